@@ -116,8 +116,9 @@ def report(command: str, place: Path, detector: Path, model: de.Model) -> None:
     each = {rows: 1e6 * (costs[rows].seconds - costs[FEW].seconds) / (rows - FEW) for rows in ROWS}
     for rows in ROWS:
         seconds = ", ".join(f"{one.seconds:.1f}" for one in runs[rows])
-        print(f"{command}, {rows:,} rows: peak {costs[rows].memory:.0f} MB, {seconds} CPU s, {each[rows]:.1f} µs per "
-            "row")
+        print(
+            f"{command}, {rows:,} rows: peak {costs[rows].memory:.0f} MB, {seconds} CPU s, {each[rows]:.1f} µs per row"
+        )
     growth = costs[ROWS[-1]].memory / costs[ROWS[0]].memory
     bytes_each = 2**20 * (costs[ROWS[-1]].memory - costs[ROWS[0]].memory) / (ROWS[-1] - ROWS[0])
     print(

@@ -169,8 +169,9 @@ def main() -> None:
     ratios = [2 * rate / (before + after) for rate, before, after in zip(served, bare, bare[1:])]
     print(f"{requests} requests by {CLIENTS} clients, {len(served)} turns, {load.again} asked again after 429")
     print(f"wrong, lost or swapped answers: {len(load.wrong)} {load.wrong[:3]}")
-    print(f"readable images per second {np.median(served):.1f}, the bare loop {np.median(bare):.1f} (medians over "
-        "turns)")
+    print(
+        f"readable images per second {np.median(served):.1f}, the bare loop {np.median(bare):.1f} (medians over turns)"
+    )
     print(f"ratio to the bare loop: median {np.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     print(f"seconds: p50 {np.quantile(times, 0.5):.3f}, p99 {np.quantile(times, 0.99):.3f}")
     told = ", ".join(f"{megabytes:.0f} after {number:,}" for number, megabytes in load.memory.items())

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
 import typer.main
 from hypothesis import settings
@@ -35,11 +36,14 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 # Of glibc; elsewhere the system does as it thinks best. Threads share one heap: what is free in another's stays unused.
+# Large blocks, as of activations, are given back as soon as they are free.
 _give_back = None
 if sys.platform == "linux" and hasattr(_libc := ctypes.CDLL(None), "malloc_trim"):
-    _give_back, _M_ARENA_MAX = _libc.malloc_trim, -8
+    _give_back, _M_ARENA_MAX, _M_MMAP_THRESHOLD = _libc.malloc_trim, -8, -3
     _libc.mallopt(_M_ARENA_MAX, 1)
+    _libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 _held = 0.0
+_peaks: list[str] = []
 _COLLECT = gc.get_threshold()
 
 # Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
@@ -60,8 +64,26 @@ def pytest_runtest_logfinish() -> None:
     gc.set_threshold(*_COLLECT)  # a command sets another
     if _give_back is not None and _resident() > _held + 40e6:
         gc.collect()
+        pyarrow.default_memory_pool().release_unused()
         _give_back(0)
         _held = _resident()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the most memory that it had."""
+    if _give_back is not None and hasattr(session.config, "workeroutput"):
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+        session.config.workeroutput["peak"] = lines["VmHWM"].strip()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _peaks.append(getattr(node, "workeroutput", {}).get("peak", "unknown"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _peaks:
+        terminalreporter.write_line(f"peak memory of the workers: {', '.join(_peaks)}")
 
 
 def _resident() -> int:

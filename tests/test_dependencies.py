@@ -37,15 +37,11 @@ def declared(requirements: list[str]) -> set[str]:
 
 
 @functools.cache
-def trees() -> dict[str, ast.Module]:
-    files = sorted((ROOT / "src").rglob("*.py"))
-    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
-
-
 def imported(*, always: bool) -> dict[str, set[str]]:
     """Packages that the sources import -> files; `always`: only by statements that run when a module is imported."""
     found: dict[str, set[str]] = {}
-    for file, tree in trees().items():
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in tree.body if always else ast.walk(tree):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -56,7 +52,7 @@ def imported(*, always: bool) -> dict[str, set[str]]:
             else:
                 continue
             for module in modules:
-                found.setdefault(module.split(".")[0], set()).add(file)
+                found.setdefault(module.split(".")[0], set()).add(file.relative_to(ROOT).as_posix())
     ours = {"deltaenergy", *sys.stdlib_module_names}
     return {name: files for name, files in found.items() if name not in ours}
 

@@ -112,3 +112,8 @@ def explain_os_error(error: OSError) -> str:
         return f"{error.strerror}."
     reason, remedy = OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error) or type(error).__name__, ""))
     return f"{' and '.join(files)}{': ' if files else ''}{reason.rstrip('.')}. {remedy}".strip()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

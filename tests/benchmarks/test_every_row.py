@@ -78,7 +78,7 @@ def small_table(benchmark: str, model: Model, folder: Path) -> BenchmarkSpec:
     )
 
 
-def run(table: str, labels: list[str], model: Model, folder: Path) -> None:
+def check_rows(table: str, labels: list[str], model: Model, folder: Path) -> None:
     printed = paper_table(table)
     spec = small_table(printed.benchmark, model, folder)
     methods = [row.method for row in printed.rows if row.label in labels]
@@ -99,9 +99,9 @@ def run(table: str, labels: list[str], model: Model, folder: Path) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("table", paper_tables())
 def test_every_row_of_the_table_runs(table: str, tiny_clip: Model, tmp_path: Path) -> None:
-    run(table, [row.label for row in paper_table(table).rows], tiny_clip, tmp_path)
+    check_rows(table, [row.label for row in paper_table(table).rows], tiny_clip, tmp_path)
 
 
 @pytest.mark.parametrize("table", SAMPLE)
 def test_a_sample_of_rows_runs(table: str, tiny_clip: Model, tmp_path: Path) -> None:
-    run(table, SAMPLE[table], tiny_clip, tmp_path)
+    check_rows(table, SAMPLE[table], tiny_clip, tmp_path)

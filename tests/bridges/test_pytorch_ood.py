@@ -14,7 +14,7 @@ from tests import fresh
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(script: str, *paths: Path) -> str:
+def check_script(script: str, *paths: Path) -> str:
     done = fresh.run_code(script, path=paths)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -37,7 +37,7 @@ def installed(tmp_path: Path) -> Path:
 
 def test_our_scores_on_logits() -> None:
     """Against the float64 formula of mcm and against the functions of this package, with the sign turned."""
-    run(
+    check_script(
         """
 import numpy as np, torch, deltaenergy as de
 from pytorch_ood.api import LogitsDetector, ModelNotSetException, RequiresFittingException
@@ -78,7 +78,7 @@ else:
 
 def test_our_scores_on_features() -> None:
     """knn against distances in float64; unknown images get the larger number."""
-    run(
+    check_script(
         """
 import numpy as np, torch, deltaenergy as de
 from pytorch_ood.api import FeaturesDetector, RequiresFittingException
@@ -110,7 +110,7 @@ assert np.allclose(-on_similarities.numpy(), de.scores.max_logit(unit(known)[:, 
 @pytest.mark.parametrize("name", ["KNN", "Mahalanobis", "RMD", "ViM", "GEN", "KLMatching"])
 def test_its_detectors_as_our_score(installed: Path, tmp_path: Path, name: str) -> None:
     """The score is its outlier score with the sign turned, before and after the detector is saved."""
-    run(
+    check_script(
         f"""
 import numpy as np, torch, deltaenergy as de
 from pytorch_ood import detector as package
@@ -149,7 +149,7 @@ assert np.allclose([verdict.score for verdict in again.predict(new)], found, rto
 
 
 def test_the_score_is_known_to_the_registry_and_passes_the_checks(installed: Path) -> None:
-    out = run(
+    out = check_script(
         "import deltaenergy as de\nfrom deltaenergy.testing import check_score\n"
         "assert 'pytorch-ood' in de.list_scores()\ncheck_score('pytorch-ood'); print('fine')",
         STUB,
@@ -159,7 +159,7 @@ def test_the_score_is_known_to_the_registry_and_passes_the_checks(installed: Pat
 
 
 def test_without_the_package_it_says_what_to_install(installed: Path) -> None:
-    run(
+    check_script(
         """
 import deltaenergy as de
 score = de.make_score("pytorch-ood")

@@ -35,6 +35,26 @@ def world(tiny_clip: Model, tiny_clip_folder: Path, tmp_path_factory: pytest.Tem
     return make_world(tmp_path_factory.mktemp("world"), tiny_clip, tiny_clip_folder)
 
 
+@pytest.fixture
+def real_sets(shared_data: Path, tmp_path: Path) -> Path:
+    """A folder of links to photographs of four classes, six of each in `seen` and in `new`, and to ten `textures`."""
+    photos, textures = shared_data / "images" / "pacs" / "photo", shared_data / "images" / "dtd10"
+    if not photos.is_dir() or not textures.is_dir():
+        pytest.skip("the pictures of PACS or DTD are not there")
+    links = {
+        tmp_path / ("seen" if i < 6 else "new") / label / path.name: path
+        for label in ("dog", "elephant", "guitar", "house")
+        for i, path in enumerate(sorted((photos / label).iterdir())[:12])
+    }
+    links |= {
+        tmp_path / "textures" / f"{kind.name}.jpg": min(kind.iterdir()) for kind in sorted(textures.iterdir())[:10]
+    }
+    for link, path in links.items():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def untouched(world: World) -> dict[Path, tuple[int, str]]:
     """What the user's files hold."""

@@ -13,8 +13,7 @@ from tests.cli.runner import Runner
 
 
 @pytest.fixture
-def base(tiny_clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv("DELTAENERGY_CACHE", str(tmp_path / "cache"))
+def base(tiny_clip_folder: Path, tmp_path: Path) -> list[str]:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(["hut", "moss", "ink", "quilt", "elk", "vase"]), encoding="utf-8")
     adapter = f"adaneg(keep=1.0,batch=3,words='{words}')"

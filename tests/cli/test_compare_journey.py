@@ -79,24 +79,13 @@ def test_zero_shot_alone_is_what_evaluate_does_anyway(command: Runner, sets: Pat
     assert result.code == 2 and "--zero-shot needs --detector" in result.err
 
 
-def test_real_pictures(command: Runner, shared_data: Path, tmp_path: Path) -> None:
-    photos, textures = shared_data / "images" / "pacs" / "photo", shared_data / "images" / "dtd10"
-    if not photos.is_dir() or not textures.is_dir():
-        pytest.skip("the pictures of PACS or DTD are not there")
-    for label in ("dog", "elephant", "guitar"):
-        for i, path in enumerate(sorted((photos / label).iterdir())[:12]):
-            target = tmp_path / ("calibration" if i < 6 else "known") / label / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path)
-    (tmp_path / "open").mkdir()
-    for kind in sorted(textures.iterdir())[:10]:
-        (tmp_path / "open" / f"{kind.name}.jpg").symlink_to(sorted(kind.iterdir())[0])
+def test_real_pictures(command: Runner, real_sets: Path) -> None:
     made = []
     for score in ("mcm", "max-logit"):
-        made += ["--detector", tmp_path / score]
-        named = ["--classes", "dog,elephant,guitar", "--score", score, "--out", made[-1]]
-        assert command("calibrate", tmp_path / "calibration", *named).code == 0
-    sets = ["--id", tmp_path / "known", "--open", tmp_path / "open"]
+        made += ["--detector", real_sets / score]
+        named = ["--classes", "dog,elephant,guitar,house", "--score", score, "--out", made[-1]]
+        assert command("calibrate", real_sets / "seen", *named).code == 0
+    sets = ["--id", real_sets / "new", "--open", real_sets / "textures"]
     found = command("evaluate", *sets, *made, "--zero-shot", "--json").json
     assert list(found["detectors"]) == ["zero-shot", "mcm", "max-logit"]
     for one in found["detectors"].values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from deltaenergy.core.lru import LruCache
 
 
@@ -19,6 +21,20 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     assert cache.get("c") == 9 and len(cache) == 3
     cache.clear()
     assert not len(cache) and cache.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"), [([4, 4, 4], "bc"), ([9, 1, 1], "bc"), ([1, 1, 20], "c"), ([3, 3, 3], "abc")]
+)
+def test_size_is_what_counts_and_the_last_entry_stays(sizes: list[int], kept: str) -> None:
+    cache = LruCache[str, bytes](9, len)
+    for key, size in zip("abc", sizes):
+        cache.put(key, bytes(size))
+    assert [key for key in "abc" if cache.get(key) is not None] == list(kept)
+    # The size of what is replaced no longer counts.
+    cache.put("c", b"")
+    cache.put("d", bytes(9))
+    assert cache.get("c") == b"" and cache.get("d") == bytes(9) and len(cache) == 2
 
 
 def test_threads_may_share_one() -> None:

@@ -363,7 +363,7 @@ VALID = {
 }
 
 
-def open_or_refuse(data: bytes) -> None:
+def check_opened_or_refused(data: bytes) -> None:
     try:
         image = open_image(data)
     except UnreadableImage as error:
@@ -377,7 +377,7 @@ def open_or_refuse(data: bytes) -> None:
 @given(st.binary(max_size=2000))
 @settings(max_examples=examples(100), deadline=None)
 def test_random_bytes(data: bytes) -> None:
-    open_or_refuse(data)
+    check_opened_or_refused(data)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -385,7 +385,7 @@ def test_random_bytes(data: bytes) -> None:
 @settings(max_examples=examples(200), deadline=None)
 def test_truncations(kind: str, draw: st.DataObject) -> None:
     valid = VALID[kind]
-    open_or_refuse(valid[: draw.draw(st.integers(0, len(valid)))])
+    check_opened_or_refused(valid[: draw.draw(st.integers(0, len(valid)))])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -397,7 +397,7 @@ def test_flipped_bytes(kind: str, draw: st.DataObject) -> None:
     places = st.one_of(st.integers(0, 64), st.integers(0, len(data) - 1))
     for place, value in draw.draw(st.lists(st.tuples(places, st.integers(1, 255)), min_size=1, max_size=8)):
         data[place] ^= value
-    open_or_refuse(bytes(data))
+    check_opened_or_refused(bytes(data))
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)

@@ -71,16 +71,16 @@ def test_half_of_each_kind() -> None:
 VERDICTS = made(["a.jpg", "=b.jpg", "c.jpg"], ["dog", "cat", "cat"], [1.25, -3.0, math.nan], [False, True, True])
 
 
-def same(found: Verdicts) -> None:
+def assert_same(found: Verdicts) -> None:
     assert repr(list(found)) == repr(list(VERDICTS))
 
 
 def test_arrow_and_pandas_there_and_back(tmp_path: Path) -> None:
-    same(Verdicts.from_table(VERDICTS.to_table()))
-    same(Verdicts.from_table(VERDICTS.to_pandas()))
+    assert_same(Verdicts.from_table(VERDICTS.to_table()))
+    assert_same(Verdicts.from_table(VERDICTS.to_pandas()))
     table = pa.table(VERDICTS)
     assert table.column_names == verdict_columns() and table.num_rows == 3
-    same(Verdicts.from_table(VERDICTS))
+    assert_same(Verdicts.from_table(VERDICTS))
 
     class OnlyArrow:
         """What duckdb and others give: nothing but Arrow's own interface."""
@@ -88,7 +88,7 @@ def test_arrow_and_pandas_there_and_back(tmp_path: Path) -> None:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             return table.__arrow_c_stream__(requested_schema)
 
-    same(Verdicts.from_table(OnlyArrow()))
+    assert_same(Verdicts.from_table(OnlyArrow()))
 
 
 def test_images_of_anything_that_speaks_arrow(sets: Path) -> None:
@@ -115,7 +115,7 @@ def test_files_of_score(tmp_path: Path, ending: str) -> None:
     from deltaenergy.detector.verdict_files import write_table
 
     write_table(tmp_path / f"t.{ending}", [VERDICTS.rows()], verdict_columns())
-    same(Verdicts.from_table(tmp_path / f"t.{ending}"))
+    assert_same(Verdicts.from_table(tmp_path / f"t.{ending}"))
 
 
 def test_tables_that_are_none(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_tables_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no column"):
             Verdicts.from_table(table.drop_columns([column]))
     assert Verdicts.from_table(table.drop_columns(["is_ood", "verdict"])).is_ood is None, "scored without a threshold"
-    same(Verdicts.from_table(table.drop_columns(["is_ood"])))
+    assert_same(Verdicts.from_table(table.drop_columns(["is_ood"])))
     wrong = [
         ("score", ["much", "1", "2"], "not a number"),
         ("is_ood", [None, True, False], "no verdict"),

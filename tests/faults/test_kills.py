@@ -29,7 +29,7 @@ def every(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def expect(tried: Counter[str], least: int, every: int) -> None:
+def check_tried(tried: Counter[str], least: int, every: int) -> None:
     """Every kind of fault was tried, at about as many operations as the action is known to have."""
     assert {*tried} == {*KILLS, *FAILURES}
     assert all(tried[kind] >= least / every for kind in (KILLS[0], *FAILURES)), tried
@@ -37,26 +37,26 @@ def expect(tried: Counter[str], least: int, every: int) -> None:
 
 
 def test_a_detector_is_saved(detectors: dict[str, Detector], features: Any, tmp_path: Path, every: int) -> None:
-    expect(kills.detector_saved(detectors["react"], features, tmp_path, every=every), 20, every)
+    check_tried(kills.detector_saved(detectors["react"], features, tmp_path, every=every), 20, every)
 
 
 def test_a_detector_is_overwritten(detectors: dict[str, Detector], features: Any, tmp_path: Path, every: int) -> None:
-    expect(
+    check_tried(
         kills.detector_overwritten(detectors["react"], detectors["coop"], features, tmp_path, every=every), 20, every
     )
 
 
 def test_a_classifier_is_overwritten(detectors: dict[str, Detector], features: Any, tmp_path: Path, every: int) -> None:
     old, new = detectors["react"].classifier, detectors["coop"].classifier
-    expect(kills.classifier_overwritten(old, new, features, tmp_path, every=every), 20, every)
+    check_tried(kills.classifier_overwritten(old, new, features, tmp_path, every=every), 20, every)
 
 
 def test_checkpoints(tmp_path: Path, every: int) -> None:
-    expect(kills.checkpoints(tmp_path, every=every), 50, every)
+    check_tried(kills.checkpoints(tmp_path, every=every), 50, every)
 
 
 def test_benchmark_results(tmp_path: Path, every: int) -> None:
-    expect(kills.benchmark_results(tmp_path, every=every), 30, every)
+    check_tried(kills.benchmark_results(tmp_path, every=every), 30, every)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet", ".xlsx"])

@@ -15,7 +15,7 @@ from deltaenergy.cli.main import run
 from deltaenergy.core.needs import Lack, Need
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import TextTower
-from deltaenergy.scores import availability as runnable
+from deltaenergy.scores import get_score_class
 from deltaenergy.scores.availability import Given, chosen_scores, every_score, obstacle, runnable_scores
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scoring import score_images
@@ -147,7 +147,7 @@ def test_every_score_and_preset_is_a_candidate_once() -> None:
     found = [score.spec for score in every_score()]
     assert len(found) == len(set(found))
     for name in de.list_scores():
-        presets = runnable.get_score_class(name).presets
+        presets = get_score_class(name).presets
         assert {make_score(name).spec, *(make_score(f"{name}:{preset}").spec for preset in presets)} <= set(found)
 
 

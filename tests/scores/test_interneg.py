@@ -90,8 +90,7 @@ def classifier(tiny_clip: Model) -> ZeroShotClassifier:
 
 
 @pytest.fixture
-def word_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DELTAENERGY_CACHE", str(tmp_path / "cache"))
+def word_file(tmp_path: Path) -> Path:
     path = tmp_path / "words.txt"
     path.write_text("\n".join(WORDS), encoding="utf-8")
     return path

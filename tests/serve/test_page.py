@@ -223,6 +223,7 @@ def test_a_key_is_asked_for(browser: Any, detectors: Any, lite: Any, pictures: l
         page.locator("#by option").first.wait_for(state="attached")
         page.set_input_files("#files", pictures)
         page.locator("#status", has_text="classified.").wait_for()
+        assert page.locator(".card .verdict").count() == len(pictures)
         context.close()
 
 

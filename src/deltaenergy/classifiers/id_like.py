@@ -50,7 +50,7 @@ class IdLikeClassifier(Classifier):
         super().__init__(model, classes, method)
         self.tower = tower = require_text(model, method.name)
         self.prompts = LearnedPrompts(tower, self.classes, method.context_length)
-        self.outlier_prompts = LearnedPrompts.for_embeddings(tower, max(1, method.outliers), method.context_length)
+        self.outlier_prompts = LearnedPrompts(tower, max(1, method.outliers), method.context_length)
         self.context = nn.Parameter(torch.zeros(method.context_length, tower.width))
         self.outlier_context = nn.Parameter(torch.zeros(method.context_length, tower.width))
         self.words = nn.Parameter(torch.zeros(method.outliers, 1, tower.width))

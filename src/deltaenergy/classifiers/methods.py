@@ -194,11 +194,6 @@ def list_methods() -> list[str]:
     return [name for name, cls in METHODS.items() if getattr(cls, "listed", True)]
 
 
-def get_method_class(name: str) -> type[TuningPart]:
-    """The method or term named `name`."""
-    return METHODS.get(name)
-
-
 def make_method(spec: str | Method) -> Method:
     """A method from its text.
 

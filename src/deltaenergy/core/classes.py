@@ -115,7 +115,7 @@ def read_classes(argument: str, what: str = "`classes`") -> list[str]:
     """
     path = Path(os.path.expanduser(argument))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
     if os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
-        return _names_in_file(path, what)
+        return names_in_file(path, what)
     if os.path.lexists(path) and _like_a_path(argument):
         kind = "a folder" if os.path.isdir(path) else "not an ordinary file"  # noqa: PTH112
         raise InputError(f"{what}: {argument} is {kind}. Pass a text file with one name per line.")
@@ -130,17 +130,20 @@ def read_classes(argument: str, what: str = "`classes`") -> list[str]:
     return names
 
 
-def _names_in_file(path: Path, what: str) -> list[str]:
+def names_in_file(path: Path, what: str) -> list[str]:
+    """The lines of a text file that are not blank, stripped."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{what}: {path} is larger than {LARGEST_FILE >> 20} MiB, which is not a list of names.")
         # utf-8-sig also drops the byte-order mark that some editors write.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"{what}: the file {path} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{what}: {path} cannot be read as UTF-8 text: {error}") from error
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise InputError(f"{what}: {path} has no class name. Write one name per line.")
+        raise InputError(f"{what}: {path} has no name. Write one name per line.")
     return names
 
 

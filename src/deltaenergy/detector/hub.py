@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from deltaenergy import __version__
 from deltaenergy.detector.saved import HUB, RECORD, save_detector
-from deltaenergy.errors import InputError, ModelUnavailableError
+from deltaenergy.errors import InputError, ModelUnavailableError, first_line
 from deltaenergy.files import write_text
 from deltaenergy.models.loading.hub import is_repository
 
@@ -40,7 +40,7 @@ def fetch_detector(name: str) -> Path:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=_PATTERNS))
     except Exception as error:  # many types: no network, no such repository or revision, no permission to read it
         raise ModelUnavailableError(
-            f"The detector {HUB}{name} could not be downloaded from the Hugging Face Hub: {_first_line(error)}\nCheck "
+            f"The detector {HUB}{name} could not be downloaded from the Hugging Face Hub: {first_line(error)}\nCheck "
             f"the name and your permissions, or download it elsewhere with `hf download {repo}`, and pass the folder."
         ) from error
 
@@ -90,7 +90,7 @@ def push_detector(
             )
         except Exception as error:  # many types: no network, not signed in, no permission to write
             raise ModelUnavailableError(
-                f"The detector could not be uploaded to {repo!r}: {_first_line(error)}\nSign in with `hf auth login`, "
+                f"The detector could not be uploaded to {repo!r}: {first_line(error)}\nSign in with `hf auth login`, "
                 "and check your write permission for that repository."
             ) from error
     return str(getattr(commit, "commit_url", commit))
@@ -184,7 +184,3 @@ def _plain(text: str) -> str:
 def _check_repo(repo: str) -> None:
     if not is_repository(repo):
         raise InputError(f"{repo!r} is not a repository of the Hugging Face Hub: write owner/name.")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -11,6 +11,7 @@ another machine.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.models.base import Model, TowerModel
+
+    # An image with its pixels, or with the reason why it is unreadable.
+    Decoded = tuple[ImageItem, npt.NDArray[np.float32] | str]
 
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
@@ -68,15 +72,6 @@ class EncodedImages:
     patches: npt.NDArray[np.float32] | None = None
 
 
-@dataclass(frozen=True)
-class _Gathered:
-    """Preprocessed images for one batch, and the progress after it."""
-
-    images: list[tuple[ImageItem, npt.NDArray[np.float32]]]
-    unreadable: list[Unreadable]
-    done: int
-
-
 def stream_batches(
     model: Model,
     source: Source,
@@ -100,55 +95,58 @@ def stream_batches(
     size = batch_size if patches else max(batch_size, STORED_BATCH)
     match source:
         case Features():
-            return _feature_batches(model, source, progress)
+            batches = _feature_batches(model, source)
         case Store():
             source.check_model(model)
-            return _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size, progress)
+            batches = _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size)
         case Rows():
             for store in source.stores:
                 store.check_model(model)
-            return _row_batches(model, source.items, patches, size, progress)
-    towers = require_towers(model, who)
-    _ = PIXELS.limit  # raises at once if it is invalid
-    if progress is None:
-        progress = shown("Encoding images")
-    if progress is not None and source.count is None:
-        source.survey()  # a progress bar needs the total
-    return _decoded_batches(towers, source, patches, batch_size, progress, reproducible)
+            batches = _row_batches(model, source.items, patches, size)
+        case _:
+            towers = require_towers(model, who)
+            _ = PIXELS.limit  # raises at once if it is invalid
+            progress = progress or shown("Encoding images")
+            if progress is not None and source.count is None:
+                source.survey()  # a progress bar needs the total
+            batches = _decoded_batches(towers, source, patches, batch_size, reproducible)
+    return batches if progress is None else _with_progress(batches, source, progress)
+
+
+def _with_progress(
+    batches: Generator[EncodedBatch, None, None], source: Source, progress: Progress
+) -> Iterator[EncodedBatch]:
+    """The batches; after each, `progress` is told how many images are done."""
+    done = 0
+    with contextlib.closing(batches):
+        for batch in batches:
+            yield batch
+            done += len(batch.items) + len(batch.unreadable)
+            progress(done, source.count if isinstance(source, ImageStream) else len(source))
 
 
 def _decoded_batches(
-    model: TowerModel,
-    stream: ImageStream,
-    patches: bool,
-    batch_size: int,
-    progress: Progress | None,
-    reproducible: bool,
-) -> Iterator[EncodedBatch]:
-    """Batches of images that are decoded now."""
+    model: TowerModel, stream: ImageStream, patches: bool, batch_size: int, reproducible: bool
+) -> Generator[EncodedBatch, None, None]:
+    """Batches of images that are decoded now.
 
-    def encode(one: _Gathered) -> tuple[EncodedBatch, int]:
-        return _encode_batch(model, one.images, one.unreadable, patches), one.done
-
+    Images are taken `batch_size` at a time in input order; an unreadable image makes its batch smaller. So a batch has
+    the same images wherever the run started, and a long list can be split between any two batches.
+    """
     items = iter(stream)
     first = list(islice(items, torch.get_num_threads() * batch_size))
     workers = _workers(model, len(first), batch_size, reproducible)
     # With several batches at a time, whole batches also wait for the tower.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
+    encode = functools.partial(_encode_batch, model, patches)
     # closing: if the caller stops early or the model fails, the threads end at once.
-    with contextlib.ExitStack() as closed:
-        decoded = closed.enter_context(
-            contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1))
-        )
-        gathered = _gather(decoded, batch_size)
+    with contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1)) as decoded:
+        gathered = iter(lambda: list(islice(decoded, batch_size)), [])
         if workers is None:
-            batches: Iterator[tuple[EncodedBatch, int]] = map(encode, gathered)
+            yield from map(encode, gathered)
         else:
-            batches = closed.enter_context(contextlib.closing(side_by_side(encode, gathered, workers)))
-        for batch, done in batches:
-            yield batch
-            if progress is not None:
-                progress(done, stream.count)
+            with contextlib.closing(side_by_side(encode, gathered, workers)) as batches:
+                yield from batches
 
 
 def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool) -> int | None:
@@ -165,26 +163,6 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
     return min(cores, -(-images // batch_size)) or None
 
 
-def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], batch_size: int) -> Iterator[_Gathered]:
-    """Decoded images, `batch_size` at a time in input order; an unreadable image makes its batch smaller.
-
-    So a batch has the same images wherever the run started, and a long list can be split between any two batches.
-    """
-    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
-    unreadable: list[Unreadable] = []
-    done = 0
-    for done, (item, pixels) in enumerate(decoded, start=1):
-        if isinstance(pixels, str):
-            unreadable.append(Unreadable(item.id, pixels))
-        else:
-            pending.append((item, pixels))
-        if done % batch_size == 0:
-            yield _Gathered(pending, unreadable, done)
-            pending, unreadable = [], []
-    if pending or unreadable:
-        yield _Gathered(pending, unreadable, done)
-
-
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
     """All batches as one `EncodedImages` on the CPU."""
     features, patches = [np.zeros((0, feature_dim), np.float32)], []
@@ -199,13 +177,11 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
     return EncodedImages(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
 
 
-def _feature_batches(model: Model, features: Features, progress: Progress | None) -> Iterator[EncodedBatch]:
+def _feature_batches(model: Model, features: Features) -> Generator[EncodedBatch, None, None]:
     for start in range(0, len(features), STORED_BATCH):
         rows = range(start, min(start + STORED_BATCH, len(features)))
         block = check_features(features.features[start : rows.stop], model, rows=rows)
         yield EncodedBatch(list(features.each(rows)), None, block.to(model.device), None, [])
-        if progress is not None:
-            progress(rows.stop, len(features))
 
 
 def check_features(
@@ -239,36 +215,24 @@ def check_features(
 
 
 def _shard_batches(
-    model: Model, store: Store, shards: Iterator[Shard], size: int, progress: Progress | None
-) -> Iterator[EncodedBatch]:
+    model: Model, store: Store, shards: Iterator[Shard], size: int
+) -> Generator[EncodedBatch, None, None]:
     """A store in order, one shard in memory at a time."""
-    done = 0
     for shard in shards:
         items = store.items_at(shard.rows, shard.index)
         for start in range(0, max(len(items), 1), size):
             rows = slice(start, start + size)
             features = torch.from_numpy(shard.features[rows].copy()).to(model.device)
             found = None if shard.patches is None else torch.from_numpy(shard.patches[rows].copy()).to(model.device)
-            unreadable = [] if start else shard.unreadable
-            yield EncodedBatch(items[rows], None, features, found, unreadable)
-            done += len(items[rows]) + len(unreadable)
-            if progress is not None:
-                progress(done, len(store))
+            yield EncodedBatch(items[rows], None, features, found, [] if start else shard.unreadable)
 
 
-def _row_batches(
-    model: Model, items: list[ImageItem], patches: bool, size: int, progress: Progress | None
-) -> Iterator[EncodedBatch]:
+def _row_batches(model: Model, items: list[ImageItem], patches: bool, size: int) -> Generator[EncodedBatch, None, None]:
     """Some rows in the order given, as many at a time as follow each other in one store or array."""
-    done = 0
     for _, run in groupby(items, key=lambda item: id(item.row and item.row.of)):
         of_one = list(run)
         for start in range(0, len(of_one), size):
-            part = of_one[start : start + size]
-            yield _row_batch(model, part, patches)
-            done += len(part)
-            if progress is not None:
-                progress(done, len(items))
+            yield _row_batch(model, of_one[start : start + size], patches)
 
 
 def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBatch:
@@ -290,13 +254,13 @@ def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBa
 
 def decode_ahead(
     model: TowerModel, items: Iterable[ImageItem], ahead: int, cores: int = 1
-) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
+) -> Generator[Decoded, None, None]:
     """Each item with its pixels, or with the reason why it is unreadable; at most `ahead` images wait in memory.
 
     They wait at the model's size. The pixel budget limits how many are decoded at a time, at their own size.
     """
 
-    def read(item: ImageItem) -> tuple[ImageItem, npt.NDArray[np.float32] | str]:
+    def read(item: ImageItem) -> Decoded:
         try:
             with decoded(item) as image:
                 return item, model.preprocessing(image)
@@ -339,12 +303,9 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _encode_batch(
-    model: TowerModel,
-    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]],
-    unreadable: list[Unreadable],
-    patches: bool,
-) -> EncodedBatch:
+def _encode_batch(model: TowerModel, patches: bool, decoded: list[Decoded]) -> EncodedBatch:
+    pending = [(item, pixels) for item, pixels in decoded if not isinstance(pixels, str)]
+    unreadable = [Unreadable(item.id, problem) for item, problem in decoded if isinstance(problem, str)]
     items = [item for item, _ in pending]
     side = model.preprocessing.crop
     array = np.stack([pixels for _, pixels in pending]) if pending else np.zeros((0, 3, side, side), np.float32)

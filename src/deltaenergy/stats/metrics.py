@@ -24,12 +24,10 @@ import numpy.typing as npt
 
 from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.stats.ranking import Counts as ResampleCounts
-from deltaenergy.stats.ranking import Ranked, Ranks, draw, weighted_sums
+from deltaenergy.stats.ranking import Counts, Ranked, Ranks, draw, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
 
 Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 # Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are too
 # small for the allocator to return them to the system each time.
@@ -67,16 +65,6 @@ class RankedScores:
         return np.union1d(self._ranks.id.levels, self._ranks.ood.levels)[::-1]
 
     @property
-    def id_counts(self) -> Counts:
-        """How many ID images have each of these scores."""
-        return self._ranks.id.counts_at(self.levels)
-
-    @property
-    def ood_counts(self) -> Counts:
-        """How many OOD images have each of these scores."""
-        return self._ranks.ood.counts_at(self.levels)
-
-    @property
     def n_id(self) -> int:
         return self._ranks.id.images
 
@@ -111,7 +99,8 @@ class RankedScores:
 
     def roc_curve(self) -> RocCurve:
         """The curve at every distinct score; points on a straight line are dropped, which changes no area."""
-        rise, run = self.id_counts, self.ood_counts
+        levels = self.levels
+        rise, run = (group.counts_at(levels) for group in (self._ranks.id, self._ranks.ood))
         x = np.concatenate([[0.0], run.cumsum() / self.n_ood])
         y = np.concatenate([[0.0], rise.cumsum() / self.n_id])
         rise, run = rise.astype(float), run.astype(float)
@@ -270,7 +259,7 @@ def check_scores(scores: Any, name: str) -> Array:
     return array
 
 
-def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[ResampleCounts, ResampleCounts]]:
+def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[Counts, Counts]]:
     """Resamples of both groups, in blocks. Each has its own generator, so the draws do not depend on the block size."""
     id_rng, ood_rng = np.random.default_rng(seed).spawn(2)
     for rows in _blocks(n_id + n_ood, resamples):

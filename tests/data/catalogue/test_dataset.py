@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from deltaenergy.data.catalogue.audit import check_root, unknown_folders
 from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.data.catalogue.dataset import DatasetMissingError, get_dataset, list_datasets
 from deltaenergy.errors import InputError
+from tests.data.locked import lock
 
 ISSUED = (
     "imagenet imagenet-v2 imagenet-a imagenet-r imagenet-sketch imagenet-o imagenet-10 imagenet-20 imagenet-100 pacs "
@@ -281,18 +281,6 @@ def test_documentation_names_every_data_set() -> None:
 
 
 # What cannot be read does not hide the rest.
-
-
-def lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The superuser may list everything, so the test pretends."""
-    scandir = os.scandir
-
-    def refuse(path: Path | str) -> object:
-        if Path(path) == folder:
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
 
 
 def test_locked_and_broken_folders_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import labelled_folders, load_images
 from tests.data.hostile import PROBLEMS, hostile
+from tests.data.locked import lock
 from tests.sampling import examples
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this platform")
@@ -117,18 +118,7 @@ def test_an_archive_in_a_pattern_that_is_no_file(photos: Path) -> None:
     assert "named pipe" in str(outcome(load_images(f"{photos}/cat/*"), photos)["cat/t.tar"])
 
 
-# Folders without permission. The superuser may list everything, so the tests pretend where they must.
-
-
-def lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scandir = os.scandir
-
-    def refuse(path: Path | str) -> object:
-        if Path(path) == folder:
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
+# Folders without permission.
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/*", "{}/**", "{}/*/0.png"])

@@ -40,25 +40,25 @@ def vocabulary(folder: Path) -> dict[str, int]:
     return dict(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
 
 
-def refused(folder: Path, message: str) -> None:
+def assert_refused(folder: Path, message: str) -> None:
     with pytest.raises(ArtifactError, match=f"tokenizer.*: {message}"):
         de.load_model(folder)
 
 
 def test_more_tokens_than_embeddings(folder: Path) -> None:
     put(folder, {**vocabulary(folder), "zebra</w>": 900})
-    refused(folder, "its largest token is number 900, but the tower has embeddings for 536")
+    assert_refused(folder, "its largest token is number 900, but the tower has embeddings for 536")
 
 
 def test_another_start_or_end_token(folder: Path) -> None:
     known = vocabulary(folder)
     swapped = {**known, "<|startoftext|>": known["<|endoftext|>"], "<|endoftext|>": known["<|startoftext|>"]}
     put(folder, swapped)
-    refused(folder, "its start token is number 535, config.json says 534")
+    assert_refused(folder, "its start token is number 535, config.json says 534")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["bos_token_id"] = 535
     (folder / "config.json").write_text(json.dumps(config))
-    refused(folder, "its end token is number 534, config.json says 535")
+    assert_refused(folder, "its end token is number 534, config.json says 535")
 
 
 def test_the_older_end_token_is_the_largest(tmp_path: Path) -> None:
@@ -71,24 +71,24 @@ def test_the_older_end_token_is_the_largest(tmp_path: Path) -> None:
         folder,
         {**known, "<|endoftext|>": 7, "car</w>": last, sorted(known, key=known.__getitem__)[7]: known["car</w>"]},
     )
-    refused(folder, f"its end token is number 7, but the tower pools at the largest, which is {last}")
+    assert_refused(folder, f"its end token is number 7, but the tower pools at the largest, which is {last}")
 
 
 def test_words_that_it_does_not_know(folder: Path) -> None:
     """An empty vocabulary answers every text with the same tokens, and every score with the same number."""
     known = vocabulary(folder)
     put(folder, {token: known[token] for token in ("<|startoftext|>", "<|endoftext|>")})
-    refused(folder, "it knows no tokens for 'dog'")
+    assert_refused(folder, "it knows no tokens for 'dog'")
 
 
 def test_different_words_with_the_same_tokens(folder: Path) -> None:
     change(folder, normalizer={"type": "Replace", "pattern": {"Regex": "[a-z]+"}, "content": "a"})
-    refused(folder, "'dog' and 'cat' have the same tokens")
+    assert_refused(folder, "'dog' and 'cat' have the same tokens")
 
 
 def test_texts_without_start_and_end(folder: Path) -> None:
     change(folder, post_processor=None)
-    refused(folder, "it does not put 'dog' between start and end token")
+    assert_refused(folder, "it does not put 'dog' between start and end token")
 
 
 def test_a_tokenizer_of_another_kind(folder: Path) -> None:

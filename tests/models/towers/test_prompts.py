@@ -53,7 +53,9 @@ def full_pass(tower: TextTower, contexts: torch.Tensor, position: str = "end") -
     return normalised(tower.projection(hidden[torch.arange(len(rows)), ends]))
 
 
-def compare(tower: TextTower, prompts: LearnedPrompts, context: torch.Tensor, tolerance: float, **layout: Any) -> None:
+def assert_agree(
+    tower: TextTower, prompts: LearnedPrompts, context: torch.Tensor, tolerance: float, **layout: Any
+) -> None:
     mine, theirs = context.clone().requires_grad_(), context.clone().requires_grad_()
     each = theirs if theirs.ndim == 3 else theirs.expand(len(NAMES), -1, -1)
     got, want = prompts(mine), full_pass(tower, each, **layout)
@@ -75,7 +77,7 @@ def test_shared_prefix_equals_the_77_token_pass(
     tower = tower_of(dtype, activation)
     prompts = LearnedPrompts(tower, NAMES, 16)
     assert prompts.shares_prefix
-    compare(tower, prompts, random_context(tower, 16), tolerance)
+    assert_agree(tower, prompts, random_context(tower, 16), tolerance)
 
 
 @pytest.mark.parametrize("length", [0, 1, 5])
@@ -89,7 +91,7 @@ def test_shared_prefix_of_any_length(tower_of: Any, length: int) -> None:
 def test_chunks_change_neither_outputs_nor_gradients(tower_of: Any) -> None:
     tower = tower_of(torch.float64)
     prompts = LearnedPrompts(tower, NAMES, 4, activation_budget=1)
-    compare(tower, prompts, random_context(tower, 4), 1e-11)
+    assert_agree(tower, prompts, random_context(tower, 4), 1e-11)
 
 
 def test_chunks_keep_activation_memory_flat(tower_of: Any) -> None:
@@ -135,11 +137,11 @@ def test_fallback_for_class_specific_contexts_and_other_positions(tower_of: Any,
     tower = tower_of(torch.float64)
     prompts = LearnedPrompts(tower, NAMES, 5, name_position=position, class_specific=True)
     assert not prompts.shares_prefix
-    compare(tower, prompts, random_context(tower, len(NAMES), 5), 1e-11, position=position)
+    assert_agree(tower, prompts, random_context(tower, len(NAMES), 5), 1e-11, position=position)
     shared = LearnedPrompts(tower, NAMES, 5, name_position=position)
-    compare(tower, shared, random_context(tower, 5), 1e-11, position=position)
+    assert_agree(tower, shared, random_context(tower, 5), 1e-11, position=position)
     chunked = LearnedPrompts(tower, NAMES, 5, name_position=position, class_specific=True, activation_budget=1)
-    compare(tower, chunked, random_context(tower, len(NAMES), 5), 1e-11, position=position)
+    assert_agree(tower, chunked, random_context(tower, len(NAMES), 5), 1e-11, position=position)
 
 
 @pytest.mark.parametrize("budget", [2**30, 1])

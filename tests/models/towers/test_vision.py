@@ -57,7 +57,7 @@ def reference(clip: Any, pixels: torch.Tensor, prompts: torch.Tensor | None) -> 
     return normalised(clip.visual_projection(vision.post_layernorm(x[:, 0]))), y[:, 1 : 1 + PATCHES]
 
 
-def compare(clip: Any, prompts: torch.Tensor | None, **options: Any) -> None:
+def assert_agree(clip: Any, prompts: torch.Tensor | None, **options: Any) -> None:
     """Features, patches, states, and the gradients of pixels and tokens, to rounding."""
     pixels = draw(3, 3, 32, 32, seed=1)
     sides = []
@@ -79,7 +79,7 @@ def compare(clip: Any, prompts: torch.Tensor | None, **options: Any) -> None:
 
 
 def test_without_tokens_it_is_transformers_tower(clip: Any) -> None:
-    compare(clip, None)
+    assert_agree(clip, None)
     pixels = draw(2, 3, 32, 32)
     features = tower_of(clip).run(pixels).features
     theirs = normalised(clip.visual_projection(clip.vision_model(pixel_values=pixels).pooler_output))
@@ -88,12 +88,12 @@ def test_without_tokens_it_is_transformers_tower(clip: Any) -> None:
 
 @pytest.mark.parametrize(("depth", "count"), [(1, 1), (1, 3), (2, 2), (BLOCKS, 2)])
 def test_tokens_stand_at_the_end_and_are_replaced_before_each_block(clip: Any, depth: int, count: int) -> None:
-    compare(clip, draw(depth, count, WIDTH, seed=2))
+    assert_agree(clip, draw(depth, count, WIDTH, seed=2))
 
 
 @pytest.mark.parametrize("prompts", [None, draw(3, 2, WIDTH, seed=2)], ids=["bare", "prompted"])
 def test_recomputing_changes_neither_values_nor_gradients(clip: Any, prompts: torch.Tensor | None) -> None:
-    compare(clip, prompts, activation_budget=1)
+    assert_agree(clip, prompts, activation_budget=1)
 
 
 def test_recomputing_keeps_less(clip: Any) -> None:

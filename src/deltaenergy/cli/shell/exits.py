@@ -33,6 +33,12 @@ from deltaenergy import __version__
 from deltaenergy.cli.shell.console import err
 from deltaenergy.errors import DeltaEnergyError, explain_os_error
 
+# Now: when memory has run out, no module can be imported any more.
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 DONE, SOME_UNREADABLE, WRONG_USE, CHANGED, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 70, 130
 _MEMORY_WORDS = (
     "can't allocate memory",
@@ -122,18 +128,20 @@ def _explain(error: BaseException) -> str | None:
         return explain_os_error(error)
     if isinstance(error, MemoryError) or any(words in said for words in _MEMORY_WORDS):
         return NO_MEMORY
-    if isinstance(error, SystemError) and _memory_is_limited():  # native code without memory for its own message
-        return NO_MEMORY
-    return NO_THREADS if any(words in said for words in _THREAD_WORDS) else None
+    if any(words in said for words in _THREAD_WORDS):
+        return NO_THREADS
+    # What then fails is anything: a native call without room for its own message, an import that was given up halfway.
+    return NO_MEMORY if _used_up_its_memory() else None
 
 
-def _memory_is_limited() -> bool:
-    """Whether a limit such as `ulimit -v` is set on this process."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
+def _used_up_its_memory() -> bool:
+    """Whether this process has taken more than nine tenths of what a limit such as `ulimit -v` allows it."""
+    if resource is None or (allowed := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return False
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    with contextlib.suppress(OSError), Path("/proc/self/status").open("rb") as status:  # on Linux
+        most = next(line for line in status if line.startswith(b"VmPeak:"))
+        return int(most.split()[1]) * 1024 > 0.9 * allowed
+    return False
 
 
 def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:

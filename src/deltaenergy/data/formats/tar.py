@@ -35,8 +35,8 @@ _LABEL_KEYS = ("label", "class", "cls")
 # Larger annotation files are not labels.
 _MAX_LABEL_BYTES = 1 << 20
 _OUT_OF_REACH = 1 << 60
-# The lists of the last archives at URLs, packed: 100 to 200 kB for ten thousand images.
-LISTS: LruCache[RemoteFile, bytes] = LruCache(64)
+# Packed lists of archives at URLs, 64 MB of them.
+LISTS: LruCache[RemoteFile, bytes] = LruCache(64 << 20, len)
 
 
 def tar_images(file: File) -> Iterator[ImageItem]:

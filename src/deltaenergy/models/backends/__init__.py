@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean, first_line
 from deltaenergy.models.backends.base import BackendModel, CompiledEngine, opened_export
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
@@ -100,10 +100,9 @@ def on_backend(
     except (DeltaEnergyError, OSError, MemoryError):
         raise
     except Exception as error:  # exporters fail in many ways
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"The image encoder of {model.name!r} cannot run on the backend {backend!r} ({reason[:300]}). Use "
-            "`backend='torch'`."
+            f"The image encoder of {model.name!r} cannot run on the backend {backend!r} ({first_line(error)[:300]}). "
+            "Use `backend='torch'`."
         ) from error
 
 

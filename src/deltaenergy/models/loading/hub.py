@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from deltaenergy.errors import ModelUnavailableError, did_you_mean
+from deltaenergy.errors import ModelUnavailableError, did_you_mean, first_line
 from deltaenergy.models.loading.tokenizing import TOKENIZER_FILES, has_tokenizer
 from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS, is_open_clip
 
@@ -68,7 +68,7 @@ def find_snapshot(name: str, *, download: bool) -> Path:
     except Exception as error:  # many types: no network, no such repository, no permission to read it
         raise ModelUnavailableError(
             f"Could not find the weights of {name!r}.\n  tried: a folder of that name: there is none\n  tried: the "
-            f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {_first_line(error)}\nTwo ways to "
+            f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {first_line(error)}\nTwo ways to "
             f"get them:\n  1. on a machine with network, run `hf download {name}`, which fills the cache named "
             "above;\n  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) "
             "here and pass its path instead of the name.\nTo try deltaenergy without a download, use the bundled "
@@ -138,7 +138,3 @@ def _cache() -> Path:
 
 def _near_name(name: str) -> str:
     return "" if name in WELL_KNOWN else f"\nIf the name is misspelt:{did_you_mean(name, WELL_KNOWN)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.core.registry import Registry
-from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError, did_you_mean, first_line
 from deltaenergy.models.backends import HALF, ON_CPU, check_backend, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
@@ -49,7 +49,6 @@ def load_model(
         calibration_images: for int8 on OpenVINO, a few hundred images that look like yours.
         download: whether a model that is not in the local cache may be downloaded.
     """
-    check_backend(backend, precision, calibration_images)
     if precision != "auto" and dtype != "auto":
         raise InputError("precision and dtype set the same thing: pass only one.")
     if precision != "auto":
@@ -83,7 +82,10 @@ def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> To
 def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype, download: bool) -> TowerModel:
     name = str(name_or_path)
     if not isinstance(name_or_path, Path) and name in MODELS:
-        return _registered(name, target, dtype)
+        model = MODELS.get(name)(target, dtype)
+        if not isinstance(model, TowerModel):
+            raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
+        return model
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
     from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot, is_repository
@@ -109,13 +111,6 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
 
 
-def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:
-    model = MODELS.get(name)(device, dtype)
-    if not isinstance(model, TowerModel):
-        raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
-    return model
-
-
 def _lite(device: torch.device, dtype: torch.dtype) -> TowerModel:
     from deltaenergy.models.lite.model import load_lite
 
@@ -134,9 +129,8 @@ def _device(device: str | torch.device) -> torch.device:
             raise RuntimeError("it has no numbers")
         torch.empty(1, device=chosen).cpu()
     except Exception as error:  # torch reports a missing device in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"`device` {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."
+            f"`device` {str(device)[:60]!r} cannot be used: {first_line(error)}. Use cpu, cuda, cuda:0, …, or auto."
         ) from error
     return chosen
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.errors import ArtifactError
+from deltaenergy.errors import ArtifactError, first_line
 
 # Either of these is a whole tokenizer.
 _FILES = (
@@ -154,5 +154,4 @@ def _refusing(what: str) -> Iterator[None]:
         # A panic of the tokenizers library is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ArtifactError(f"{what}: {reason}") from error
+        raise ArtifactError(f"{what}: {first_line(error)}") from error

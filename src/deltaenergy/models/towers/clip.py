@@ -12,8 +12,8 @@ from torch import nn
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.loading.tokenizing import tokenizer_digest
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.towers.bert_text import BertTextTower
 from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.text import BertTextTower
 from deltaenergy.models.towers.vision import VisionTower
 
 # Three images of a ViT-B/16.

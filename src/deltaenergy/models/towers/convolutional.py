@@ -14,9 +14,8 @@ import torch
 
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.towers.bert_text import BertTextTower
 from deltaenergy.models.towers.clip import TransformersModel
-from deltaenergy.models.towers.text import unit
+from deltaenergy.models.towers.text import BertTextTower, unit
 
 
 class ConvolutionalModel(TowerModel):

@@ -27,16 +27,8 @@ from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.text import TextTower
 
 NamePosition = Literal["end", "front", "middle"]
-# Placeholder among a prompt's token ids for a vector of a name given as embeddings.
+# Placeholder among a prompt's token ids for a name given as an embedding.
 _GIVEN = -1
-
-
-@dataclass(frozen=True)
-class _GivenNames:
-    """Names that come with each call: `count` of them, `length` embeddings each."""
-
-    count: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class LearnedPrompts:
 
     Args:
         tower: a model's text tower.
-        names: class names; see `for_embeddings` for names that are learned.
+        names: class names; or how many there are, if they come with each call as embeddings.
         context_length: M, the number of context vectors.
         name_position: where the class name is: after the context, before it, or in its middle.
         class_specific: whether every class has its own context.
@@ -74,7 +66,7 @@ class LearnedPrompts:
     def __init__(
         self,
         tower: TextTower,
-        names: Sequence[str] | _GivenNames,
+        names: Sequence[str] | int,
         context_length: int,
         *,
         name_position: NamePosition = "end",
@@ -102,34 +94,13 @@ class LearnedPrompts:
                 f"context_length {context_length} leaves no room for class names: the text encoder takes "
                 f"{tower.max_length} tokens. Use a shorter context."
             )
-        self._given = names if isinstance(names, _GivenNames) else None
-        if isinstance(names, _GivenNames):
-            named = _given_names(tower, names, full_stop, room)
+        self._given = names if isinstance(names, int) else None
+        if isinstance(names, int):
+            stop = tower.words(["."])[0] if full_stop else []
+            named = [([_GIVEN, *stop], 1)] * names
         else:
             named = _word_names(tower, names, full_stop, room)
         self._prompts = [_arrange(name, tower.frame, words, context_length, name_position) for name in named]
-
-    @classmethod
-    def for_embeddings(
-        cls,
-        tower: TextTower,
-        count: int,
-        context_length: int,
-        *,
-        length: int = 1,
-        full_stop: bool = True,
-        between: str = "",
-        activation_budget: int = ACTIVATION_BUDGET,
-    ) -> LearnedPrompts:
-        """Prompts whose `count` names are passed with each call, as `length` embeddings each."""
-        return cls(
-            tower,
-            _GivenNames(count, length),
-            context_length,
-            full_stop=full_stop,
-            between=between,
-            activation_budget=activation_budget,
-        )
 
     def __call__(
         self, context: torch.Tensor, *, names: torch.Tensor | None = None, deep: torch.Tensor | None = None
@@ -138,7 +109,7 @@ class LearnedPrompts:
 
         Args:
             context: embeddings of the context, before positions are added.
-            names: embeddings (K, length, W) of the names, for prompts made by `for_embeddings`.
+            names: embeddings (K, 1, W) of the names, for prompts that were given their number.
             deep: states (J − 1, M, W) that replace those of the context before the blocks 1 … J − 1.
         """
         expected = (len(self._prompts), self.context_length) if self.class_specific else (self.context_length,)
@@ -250,10 +221,10 @@ class LearnedPrompts:
         return embedded.index_put(where, names[classes].flatten(0, 1))
 
     def _cast_names(self, names: torch.Tensor | None) -> torch.Tensor | None:
-        if self._given is None or names is None:
-            assert self._given is None and names is None, "names are for prompts made by for_embeddings, and only those"
+        assert (names is None) == (self._given is None), "names belong to prompts that were told their number"
+        if names is None:
             return None
-        assert names.shape == (self._given.count, self._given.length, self.tower.width)
+        assert names.shape == (self._given, 1, self.tower.width)
         return names.to(self.tower.embedding_weight)
 
     def _cast_deep(self, deep: torch.Tensor | None) -> torch.Tensor | None:
@@ -279,16 +250,6 @@ def _word_names(tower: TextTower, names: Sequence[str], full_stop: bool, room: i
         kept = words[:room]
         found.append((kept, min(len(alone), len(kept))))
     return found
-
-
-def _given_names(tower: TextTower, names: _GivenNames, full_stop: bool, room: int) -> list[tuple[list[int], int]]:
-    """As `_word_names`, for names that come as embeddings."""
-    stop = tower.words(["."])[0] if full_stop else []
-    if names.count < 1 or names.length < 1:
-        raise ValueError(f"there must be at least one name of one embedding, got {names.count} of {names.length}")
-    if names.length + len(stop) > room:
-        raise InputError(f"Names of {names.length} embeddings are too long: there is room for {room - len(stop)}.")
-    return [([_GIVEN] * names.length + stop, names.length)] * names.count
 
 
 def _arrange(

@@ -1,7 +1,7 @@
 """The text tower: prompts -> unit features.
 
 Shared by all towers: prompts are tokenised, batched by length and cached. Running, padding and pooling a batch differ:
-`causal_text.py` (CLIP), `siglip.py`, `bert_text.py`.
+`causal_text.py` (CLIP), `siglip.py`, and `BertTextTower` here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.text import counted
+from deltaenergy.models.towers.blocks import replace_states
 
 OptionalTensor = torch.Tensor | None
 # Maximum tokens per batch: enough to keep two cores or a GPU busy, small enough for a laptop.
@@ -207,6 +208,50 @@ class TextTower(ABC):
     def _padded(self, rows: Sequence[Sequence[int]], length: int, filler: int) -> torch.Tensor:
         """Ids (N, length)."""
         return torch.tensor([[*row, *[filler] * (length - len(row))] for row in rows], device=self.device)
+
+
+class BertTextTower(TextTower):
+    """The text tower of a model in transformers' BERT layout (`embeddings.word_embeddings`, `encoder.layer`).
+
+    Chinese-CLIP's and ALIGN's: full attention except to padding, pooled at the first token. Blocks are post-norm and
+    run by transformers; prompts with learned parts are run whole.
+    """
+
+    causal = False
+
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
+        positions = int(transformer.embeddings.position_embeddings.weight.shape[0])
+        # A tokenizer without a length reports an enormous one.
+        self.max_length = min(positions, int(tokenizer.model_max_length))
+        self.frame = ([tokenizer.cls_token_id], [tokenizer.sep_token_id])
+        self._layers = list(transformer.encoder.layer)
+
+    @property
+    def token_embedding(self) -> nn.Module:
+        module: nn.Module = self.transformer.embeddings.word_embeddings
+        return module
+
+    def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        longest = max(map(len, rows))
+        ids = self._padded(rows, longest, self.tokenizer.pad_token_id)
+        seen = self._padded([[1] * len(row) for row in rows], longest, 0)
+        hidden = self.transformer(input_ids=ids, attention_mask=seen).last_hidden_state
+        projected: torch.Tensor = self.projection(hidden[:, 0])
+        return projected
+
+    def run_whole(
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
+    ) -> torch.Tensor:
+        """Unit features (N, D) of embedded prompts (N, L, W), masked after their `lengths`."""
+        x = self.transformer.embeddings(inputs_embeds=embedded)
+        hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+        # Added to the attention's scores, as every implementation accepts it.
+        mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
+        mask = mask.masked_fill(hidden, torch.finfo(x.dtype).min)[:, None, None, :].expand(-1, 1, x.shape[1], -1)
+        for number, layer in enumerate(self._layers):
+            result = layer(replace_states(x, number, deep, places), mask)
+            x = result[0] if isinstance(result, tuple) else result
+        return self.finish(self.projection(x[:, 0]))
 
 
 def _batches_by_tokens(lengths: list[int]) -> Iterator[range]:

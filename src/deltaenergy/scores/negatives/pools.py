@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from deltaenergy.core.classes import names_in_file
 from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files import hash_strings
@@ -82,17 +83,7 @@ def wordnet_pool(exclude: Iterable[str] = NEGLABEL_EXCLUDED) -> Pool:
 
 def read_words(path: str | Path) -> Pool:
     """A user's candidates from a text file, one per line, as nouns; blank lines and duplicates are skipped."""
-    path = Path(path).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"words: the file {path} does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"words: {path} cannot be read as UTF-8 text: {error}") from error
-    words = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if not words:
-        raise InputError(f"words: {path} has no word. Write one candidate per line.")
-    return Pool(nouns=words)
+    return Pool(nouns=tuple(dict.fromkeys(names_in_file(Path(path).expanduser(), "words"))))
 
 
 def encode_candidates(

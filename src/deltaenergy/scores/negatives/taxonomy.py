@@ -38,13 +38,11 @@ class Taxonomy:
     Attributes:
         words: the words of each synset, the first of which heads it.
         kinds: the synsets directly below each.
-        synsets: the synsets with a word.
         proper: words that head only instances.
     """
 
     words: list[tuple[str, ...]]
     kinds: list[list[int]]
-    synsets: dict[str, list[int]]
     proper: frozenset[str]
 
 
@@ -55,16 +53,13 @@ def taxonomy() -> Taxonomy:
     lines = [line.split("\t") for line in gzip.decompress(packed).decode("utf-8").splitlines()]
     words = [tuple(names.split("|")) for names, *_ in lines]
     kinds: list[list[int]] = [[] for _ in lines]
-    synsets: dict[str, list[int]] = defaultdict(list)
     heads: dict[str, list[bool]] = defaultdict(list)
     for number, (_, parents, *marks) in enumerate(lines):
         for parent in parents.split():
             kinds[int(parent)].append(number)
-        for word in words[number]:
-            synsets[word].append(number)
         heads[words[number][0]].append("i" in marks)
     proper = frozenset(word for word, instances in heads.items() if all(instances))
-    return Taxonomy(words, kinds, dict(synsets), proper)
+    return Taxonomy(words, kinds, proper)
 
 
 def proper_nouns() -> frozenset[str]:
@@ -145,9 +140,11 @@ def _below(synsets: Iterable[int]) -> set[int]:
 
 @functools.cache
 def _index() -> dict[str, list[int]]:
+    """The synsets in which a word stands, by its key."""
     index: dict[str, list[int]] = defaultdict(list)
-    for word, synsets in taxonomy().synsets.items():
-        index[_key(word)] += synsets
+    for synset, words in enumerate(taxonomy().words):
+        for word in words:
+            index[_key(word)].append(synset)
     return dict(index)
 
 

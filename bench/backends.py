@@ -1,7 +1,7 @@
-"""Images a second of each backend and precision beside eager torch, in the same run, in turns.
+"""Images per second of each backend and precision compared with eager torch, in the same run, in turns.
 
 `lite`, and a CLIP with an image tower of true ViT-B/16 shapes and random weights. Batches of random pixels, so that
-nothing but the tower is timed; OpenVINO's 8-bit ranges are set on 32 made-up pictures, on which speed does not depend.
+nothing but the tower is timed; OpenVINO's 8-bit ranges are set on 32 made-up images, on which speed does not depend.
 Whether a backend says the same as torch is another question, which `deltaenergy check-model` answers on real images.
 What is not installed is left out. Peer: the same model with backend="torch". Time of this process alone (CPU seconds),
 with as many threads as torch uses.
@@ -74,7 +74,7 @@ def measure(name: str | Path, shown: str, pictures: Path) -> None:
         ratios = sorted(torch_time / own for torch_time, own in zip(times["torch fp32"], found))
         rate = 1 / statistics.median(found)
         print(
-            f"{shown}, {key}: {1000 * statistics.median(found):.0f} CPU ms an image, {rate:.1f} a CPU second, "
+            f"{shown}, {key}: {1000 * statistics.median(found):.0f} CPU ms per image, {rate:.1f} per CPU second, "
             f"{statistics.median(ratios):.2f}x torch ({ratios[0]:.2f} to {ratios[-1]:.2f})",
             flush=True,
         )

@@ -1,6 +1,6 @@
 """An epoch of tuning from cached views beside one that encodes fresh views in every step, as CoOp does.
 
-A CLIP of true ViT-B/32 image shapes and random weights, 32 pictures of 8 classes, one epoch of coop each; the cost of
+A CLIP of true ViT-B/32 image shapes and random weights, 32 images of 8 classes, one epoch of coop each; the cost of
 encoding the cache once is printed beside it.
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
 
         times = alternate(lambda: epoch(cached), lambda: epoch(live), rounds=3)
     report("epoch with live views / with cached views", times, "speed-up", goal="≥ 2")
-    print(f"encoding {VIEWS} views of {IMAGES} pictures once: {once:.1f} s")
+    print(f"encoding {VIEWS} views of {IMAGES} images once: {once:.1f} s")
 
 
 if __name__ == "__main__":

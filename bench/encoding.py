@@ -1,4 +1,4 @@
-"""Images a second from JPEG files to features, beside an eager loop fed by a PyTorch DataLoader, in turns.
+"""Images per second from JPEG files to features, compared with an eager loop fed by a PyTorch DataLoader, in turns.
 
     python bench/encoding.py [--model vit-b-16|lite] [--backend openvino] [--precision int8] [--images N] [--rounds N]
 
@@ -8,10 +8,10 @@ needs no torchvision). The peer of `lite`, which transformers does not have, is 
 DataLoader gets 0, 1 and 2 workers, and what was fastest of these counts. Both sides read the same 500 × 375 JPEGs, as
 large as ImageNet's, which are made here, in batches of 32.
 
-Goals: ≥ 1.0 times the peer's images a second in fp32, ≥ 2.5 times in int8, and a tower
-that is busy ≥ 95 % of the time: Σ seconds of each batch in the tower / (seconds of the run × batches side by side).
-Beside it the CPU milliseconds of an image in each step: read (twice, as a feature store does, and hashed), decode,
-resize (crop and normalise, too), tower, write (to a feature store, synced).
+Goals: ≥ 1.0 times the peer's images per second in fp32, ≥ 2.5 times in int8, and a tower that is busy ≥ 95% of the
+time: Σ seconds of each batch in the tower / (seconds of the run × batches side by side). Beside it the CPU milliseconds
+of an image in each step: read (twice, as a feature store does, and hashed), decode, resize (crop and normalise, too),
+tower, write (to a feature store, synced).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def measure(watched: Watched, peer: Peer, paths: list[Path], rounds: int, shown:
         trials[peer.workers] = len(some) / peer_seconds(some)[1]
     peer.workers = max(trials, key=lambda workers: trials[workers])
     each = ", ".join(f"{rate:.2f} with {workers}" for workers, rate in trials.items())
-    print(f"{shown}: the peer's images a second by workers: {each}", flush=True)
+    print(f"{shown}: the peer's images per second by workers: {each}", flush=True)
     ratios, ours, theirs, busy, splits = [], [], [], [], []
     watched.images = len(paths)
     for _ in range(rounds):
@@ -212,12 +212,12 @@ def measure(watched: Watched, peer: Peer, paths: list[Path], rounds: int, shown:
         busy.append(part)
     print(
         f"{shown}: {statistics.median(ratios):.2f}x the peer ({min(ratios):.2f} to {max(ratios):.2f}; goal ≥ {goal}); "
-        f"{statistics.median(ours):.2f} images a second ({min(ours):.2f} to {max(ours):.2f}), the peer "
+        f"{statistics.median(ours):.2f} images per second ({min(ours):.2f} to {max(ours):.2f}), the peer "
         f"{statistics.median(theirs):.2f} ({min(theirs):.2f} to {max(theirs):.2f}) with {peer.workers} worker(s)"
     )
-    print(f"{shown}: tower busy {min(busy):.1%} to {max(busy):.1%} of the time (goal ≥ 95 %)")
+    print(f"{shown}: tower busy {min(busy):.1%} to {max(busy):.1%} of the time (goal ≥ 95%)")
     steps = (f"{name} {statistics.median(one[name] for one in splits):.2f}" for name in splits[0])
-    print(f"{shown}: CPU ms an image: {', '.join(steps)}", flush=True)
+    print(f"{shown}: CPU ms per image: {', '.join(steps)}", flush=True)
 
 
 def main() -> None:

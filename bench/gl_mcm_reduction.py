@@ -35,7 +35,7 @@ def main() -> None:
         similarities = patches @ texts.T
         difference = np.abs(ours() - on_the_host(similarities)).max()
         total = alternate(ours, lambda: on_the_host(patches @ texts.T))
-        # The identity in place of the product: blocks of similarities that are there already.
+        # The identity instead of the product: blocks of existing similarities.
         part = alternate(
             lambda: local_mcm(similarities, lambda block: block, CLASSES).cpu(), lambda: on_the_host(similarities)
         )

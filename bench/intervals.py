@@ -1,8 +1,8 @@
 """CPU time for each image of a bootstrap interval: all five ranking metrics, at 10⁴, 10⁵ and 10⁶ images.
 
 Half of the scores are of known images, half of open ones, single precision, so that some are equal. The peers are the
-plain way in the same run, images drawn with replacement and ranked anew by scikit-learn for AUROC alone; and the same
-interval of fewer images. Goal: an image costs no more at 10⁶ than at 10⁵ (± 5 %). Least of REPEATS, in turns.
+plain way in the same run, images drawn with replacement and ranked again by scikit-learn for AUROC only; and the same
+interval of fewer images. Goal: an image costs no more at 10⁶ than at 10⁵ (± 5%). Least of REPEATS, in turns.
 
     python bench/intervals.py
 """

@@ -2,10 +2,10 @@
 
     python bench/plan_traffic.py [largest number of images, 1000000 by default]
 
-A store is filled by simulated workers, each with a state of its own, in a folder in memory that counts what is asked of
-it. Nothing is decoded or encoded: the time is that of the plan alone. If any of it grew with the square of the images
-or with the workers, the columns would rise. The last column counts shards that were encoded twice, where the workers
-work side by side without locks, as in cloud storage; goal: below 5 %.
+A store is filled by simulated workers, each with a state of its own, in a folder in memory that counts its requests.
+Nothing is decoded or encoded: the time is that of the plan alone. If any of it grew with the square of the images or
+with the workers, the columns would rise. The last column counts shards that were encoded twice, where the workers work
+side by side without locks, as in cloud storage; goal: below 5%.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def double_work() -> str:
     encoded = sum(model.shards for model in crew.models)
     return (
         f"without locks, {SIDE_BY_SIDE} workers encoded {shards} shards {encoded} times: "
-        f"{100 * (encoded - shards) / shards:.1f} % double work (goal: below 5 %)"
+        f"{100 * (encoded - shards) / shards:.1f} % double work (goal: below 5%)"
     )
 
 

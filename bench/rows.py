@@ -4,7 +4,7 @@ Stores of random unit features (D = 512) and a detector of 100 classes; for `eva
 half open. In `evaluate-learned` the score (react) learns from the known ones; `evaluate-values` is the Python function
 without the 1,000 bootstrap resamples behind the command's intervals. Each run is a process of its own, as a user would
 start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25 times as much for a hundred times the
-rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n − 1,024) in
+rows, and a row that costs the same (± 5%) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n − 1,024) in
 CPU seconds of one thread after everything was imported and the detector loaded once (threads of OpenMP that wait for
 each other spin, and count as busy: with two, others at work on the machine make a row cost up to four times as much); t
 is the least of REPEATS runs, in turns. What each of them took is told, too: their spread says what a ratio is worth.
@@ -116,11 +116,13 @@ def report(command: str, place: Path, detector: Path, model: de.Model) -> None:
     each = {rows: 1e6 * (costs[rows].seconds - costs[FEW].seconds) / (rows - FEW) for rows in ROWS}
     for rows in ROWS:
         seconds = ", ".join(f"{one.seconds:.1f}" for one in runs[rows])
-        print(f"{command}, {rows:,} rows: peak {costs[rows].memory:.0f} MB, {seconds} CPU s, {each[rows]:.1f} µs a row")
+        print(
+            f"{command}, {rows:,} rows: peak {costs[rows].memory:.0f} MB, {seconds} CPU s, {each[rows]:.1f} µs per row"
+        )
     growth = costs[ROWS[-1]].memory / costs[ROWS[0]].memory
     bytes_each = 2**20 * (costs[ROWS[-1]].memory - costs[ROWS[0]].memory) / (ROWS[-1] - ROWS[0])
     print(
-        f"{command}: 100 times the rows take {growth:.2f}x the memory ({bytes_each:.0f} bytes a row), and a row at "
+        f"{command}: 100 times the rows take {growth:.2f}x the memory ({bytes_each:.0f} bytes per row), and a row at "
         f"{ROWS[-1]:,} costs {each[ROWS[-1]] / each[ROWS[-2]]:.2f}x one at {ROWS[-2]:,}",
         flush=True,
     )

@@ -1,11 +1,11 @@
-"""The service under load, on the loopback address: 32 clients, pictures good and bad, every answer checked.
+"""The service under load, on the loopback address: 32 clients, readable and broken images, every answer checked.
 
-    python bench/serve_load.py [requests]      10,000 unless told otherwise
+    python bench/serve_load.py [requests]      10,000 by default
 
-The peer is the bare loop `model.encode_images` over the same pictures. Both take turns, a thousand requests and a few
-seconds of the loop at a time, and the ratio is the median over the turns, because machines are noisy. Every tenth
-picture is broken in some way. The service is a process of its own; clients are threads of this one, with one
-connection each, and wait for an answer before they ask again. Nothing outlives the run.
+The peer is the bare loop `model.encode_images` over the same images. Both take turns, a thousand requests and a few
+seconds of the loop at a time, and the ratio is the median over the turns, because machines are noisy. Every tenth image
+is broken in some way. The service is a process of its own; clients are threads of this one, with one connection each,
+and wait for an answer before they ask again. Nothing outlives the run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def picture(seed: int) -> bytes:
 
 
 def broken(seed: int) -> bytes:
-    """Empty, cut short, or no picture at all."""
+    """Empty, cut short, or not an image."""
     return (b"", picture(seed)[:300], b"GIF89a" + bytes(20), b"no picture")[seed % 4]
 
 
@@ -85,7 +85,7 @@ class Load:
         return good + [(f"bad{i}.jpg", broken(i)) for i in range(PICTURES // 10)]
 
     def turn(self) -> float:
-        """The next requests, by all clients at once: good pictures answered a second."""
+        """The next requests, by all clients at once: readable images answered per second."""
         first, self.until = self.until, min(self.until + TURN, self.requests)
         self.next = first
         self.memory[first] = memory_mb(self.pid)
@@ -169,7 +169,9 @@ def main() -> None:
     ratios = [2 * rate / (before + after) for rate, before, after in zip(served, bare, bare[1:])]
     print(f"{requests} requests by {CLIENTS} clients, {len(served)} turns, {load.again} asked again after 429")
     print(f"wrong, lost or swapped answers: {len(load.wrong)} {load.wrong[:3]}")
-    print(f"good pictures per second {np.median(served):.1f}, the bare loop {np.median(bare):.1f} (medians over turns)")
+    print(
+        f"readable images per second {np.median(served):.1f}, the bare loop {np.median(bare):.1f} (medians over turns)"
+    )
     print(f"ratio to the bare loop: median {np.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     print(f"seconds: p50 {np.quantile(times, 0.5):.3f}, p99 {np.quantile(times, 0.99):.3f}")
     told = ", ".join(f"{megabytes:.0f} after {number:,}" for number, megabytes in load.memory.items())

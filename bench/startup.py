@@ -1,6 +1,6 @@
 """Start-up: `import deltaenergy` (goal < 0.3 s) and `deltaenergy --help` (goal < 0.6 s), beside `import numpy`.
 
-And `load_model("lite")` after its imports (goal < 2 s), and the processor time of `deltaenergy score` on eight pictures
+And `load_model("lite")` after its imports (goal < 2 s), and the processor time of `deltaenergy score` on eight images
 with `lite`, all imports counted (goal < 4 s), beside that of `import torch` alone. Bytecode is kept, as in an
 installation.
 """
@@ -53,13 +53,13 @@ def main() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.home(), env=ENVIRONMENT)
     torch, used = score_eight()
     print(
-        f"deltaenergy score, eight pictures: {used[0]:.1f}–{used[-1]:.1f} s of processor time in {ROUNDS} runs "
-        f"(goal < 4 s), of which import torch alone takes {torch[0]:.1f}–{torch[-1]:.1f} s"
+        f"deltaenergy score, eight images: {used[0]:.1f}–{used[-1]:.1f} s of processor time in {ROUNDS} runs (goal < 4 "
+        f"s), of which import torch alone takes {torch[0]:.1f}–{torch[-1]:.1f} s"
     )
 
 
 def score_eight() -> tuple[list[float], list[float]]:
-    """Processor times of `import torch` and of scoring eight drawn pictures, in one thread, after a first run."""
+    """Processor times of `import torch` and of scoring eight drawn images, in one thread, after a first run."""
     with tempfile.TemporaryDirectory() as folder:
         for i in range(8):
             Image.effect_noise((320, 240), 40 + i).convert("RGB").save(Path(folder) / f"{i}.jpg")

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from deltaenergy.data.file import LocalFile
 from deltaenergy.data.formats.parquet import close_readers
-from deltaenergy.data.formats.tar import tar_images, use_lists
+from deltaenergy.data.formats.tar import LISTS, tar_images
 from deltaenergy.data.remote.blocks import BlockCache, use_cache
 from deltaenergy.data.remote.client import RemoteObject, get_range
 from deltaenergy.source import image_stream
@@ -243,7 +243,7 @@ def remote() -> None:
 
             def mine(name: str = path.name) -> int:
                 use_cache(BlockCache(counted))
-                use_lists()
+                LISTS.clear()
                 close_readers()
                 fetched.clear()
                 return ours(f"s3://bench/{name}")

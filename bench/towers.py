@@ -139,7 +139,7 @@ def full_pass(
 
 
 def full_passes(prompts: LearnedPrompts, contexts: torch.Tensor, **others: Any) -> torch.Tensor:
-    """`prompts.each(contexts)` as released code computes it: all prompts anew for every context."""
+    """`prompts.each(contexts)` as released code computes it: all prompts again for every context."""
     return torch.stack([full_pass(prompts, context, **others) for context in contexts])
 
 

@@ -39,7 +39,7 @@ DOMAINS = ("w1", "w2", "w3")
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured: a method (in one of its phases) with so many classes and images a step.
+    """What is measured: a method (in one of its phases) with its classes and images per step.
 
     `released` is the batch of the released code; 0 if that cannot be stated, and then there is no peer. With
     `runs_frozen_tower` that code runs the frozen image tower in every step, whose features are cached here.

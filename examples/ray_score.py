@@ -26,7 +26,7 @@ def main(images: str, detector: str, out: str) -> None:
     else:
         data = ray.data.read_binary_files(images, include_paths=True)
     # Ray Data needs a CPU for reading: an actor that takes half of one leaves it.
-    scored = data.map_batches(de.scale.Scorer, fn_constructor_args=[detector], concurrency=1, num_cpus=0.5)
+    scored = data.map_batches(de.scale.BatchScorer, fn_constructor_args=[detector], concurrency=1, num_cpus=0.5)
     counts: Counter[str | None] = Counter()
     writer = None
     for batch in scored.iter_batches(batch_format="pyarrow"):

@@ -2,8 +2,8 @@
 
     python examples/scikit_learn.py KNOWN PHOTOS
 
-KNOWN has one subfolder of pictures per class. Features are those of the bundled model; any others will do.
-Needs `pip install 'deltaenergy[sklearn]'`.
+KNOWN has one subfolder of images per class. Features are those of the bundled model; any others will do. Needs `pip
+install 'deltaenergy[sklearn]'`.
 """
 
 from __future__ import annotations

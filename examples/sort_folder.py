@@ -2,9 +2,9 @@
 
     python examples/sort_folder.py KNOWN PHOTOS OUT
 
-KNOWN has one subfolder of known pictures per class: its names are the class names, its pictures set the threshold.
-PHOTOS are copied to OUT/known/CLASS or to "OUT/none of these", and OUT/page.html shows them all. On the command line it
-is `deltaenergy sort`.
+KNOWN has one subfolder of known images per class: its names are the class names, its images set the threshold. PHOTOS
+are copied to OUT/known/CLASS or to "OUT/none of these", and OUT/page.html shows them all. On the command line it is
+`deltaenergy sort`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Look at a day's pictures, and say when they are no longer what the detector was calibrated for.
+"""Check a day's images, and report when they no longer look like the calibration images.
 
     python examples/watch_folder.py DETECTOR TODAY STATE.json
 
-Run it every day with that day's folder; the state goes on. It ends with 3 once the pictures have changed, for a
-scheduler to notice. On the command line it is `deltaenergy monitor`.
+Run it every day with that day's folder; the state carries over. It exits with 3 once the images have changed, for a
+scheduler. On the command line it is `deltaenergy monitor`.
 """
 
 from __future__ import annotations

@@ -15,12 +15,11 @@ def cross_fitted(
     scores: Sequence[Score | Scorer],
     images: Any,
     *,
-    labels: Sequence[str | None] | None = None,
     every: int = 1,
     **options: Any,
 ) -> tuple[Scored, dict[str, AnyScorer]]:
     """What is found for the images, and the scorers by spec."""
     scorers = bind(classifier, scores)
     encoded = encode(classifier, scorers, images, hold=True, **options)
-    fitted = cross_fit(scorers, known_images([encoded], scorers, labels=[labels], every=[every]))
+    fitted = cross_fit(scorers, known_images([encoded], scorers, every=[every]))
     return score_all(encoded, fitted, known=True), {scorer.spec: scorer for scorer in fitted}

@@ -18,7 +18,7 @@ import deltaenergy as de
 ROOT = Path(__file__).resolve().parents[1]
 # Names of files and arguments, and near names that an error must suggest, fit into this.
 LONGEST_MATCH = 30
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_the_citation_names_this_version_and_the_paper() -> None:
@@ -38,7 +38,7 @@ def test_hooks_run_what_the_tests_run_and_fetch_nothing() -> None:
     assert all(hook["language"] == "system" for hook in hooks[0]["hooks"])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_and_headings_that_exist(document: Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.S)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

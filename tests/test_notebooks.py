@@ -48,7 +48,7 @@ def shown(outputs: list[Any], kind: str) -> Page:
 def without_traceback(outputs: list[Any]) -> None:
     assert not [output for output in outputs if output.output_type == "error"]
     said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
-    assert "Traceback" not in said and "demonstration model" in said
+    assert "Traceback" not in said and "demo model" in said
 
 
 def test_first_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_notebooks_are_kept_with_small_outputs(path: Path) -> None:
 
 
 def test_every_notebook_is_run_and_listed() -> None:
-    listed = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    listed = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
     for path in NOTEBOOKS:
         assert f"../examples/notebooks/{path.name}" in listed
         assert f"test_{path.stem}" in globals()

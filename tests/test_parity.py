@@ -101,7 +101,7 @@ class Scene:
     def by_scorer(self) -> list[Row]:
         """What Ray Data runs, without Ray."""
         pictures = {"path": self.files, "bytes": [Path(file).read_bytes() for file in self.files]}
-        rows: list[Row] = de.scale.Scorer(self.saved)(pictures).to_pylist()
+        rows: list[Row] = de.scale.BatchScorer(self.saved)(pictures).to_pylist()
         return rows
 
     def by_service(self) -> list[Row]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.core.display import in_table
+from deltaenergy.core.text import in_table
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import named_sets

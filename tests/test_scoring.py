@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.covariance import LedoitWolf
 from sklearn.metrics import roc_auc_score
 
+import deltaenergy as de
 from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.core.arrays import ROW_BLOCK
@@ -319,7 +320,7 @@ def test_new_images_take_turns_with_the_scorers_of_all_folds(classifier: Precomp
 
 def test_known_rows_of_features_are_dealt_by_their_labels(classifier: PrecomputedClassifier) -> None:
     labels = sorted("aabbccdde" * 5)
-    fitted = cross_fitted(classifier, [Seen()], unit(45, 12), labels=labels)[1]["seen"]
+    fitted = cross_fitted(classifier, [Seen()], de.LabelledFeatures(unit(45, 12), labels))[1]["seen"]
     assert isinstance(fitted, CrossFitted)
     np.testing.assert_array_equal(fitted.folds, deal_folds(labels))
     assert fitted.folds.tolist() != deal_folds([None] * 45).tolist()

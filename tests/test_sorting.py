@@ -106,7 +106,7 @@ def test_a_name_that_is_taken_after_the_plan_is_skipped(how: How, inbox: list[Ju
     late.write_text("late")
     done = sort_files(plan)
     assert done.done == 3
-    assert [(one.path.name, one.reason) for one in done.skipped] == [("2.jpg", "it is there already")]
+    assert [(one.path.name, one.reason) for one in done.skipped] == [("2.jpg", "it already exists")]
     assert late.read_text() == "late" and inbox[2].source.read_text() == "picture a/2.jpg"
 
 

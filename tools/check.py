@@ -77,14 +77,14 @@ def _git(root: Path, *arguments: str) -> list[str]:
 
 
 class Limit:
-    """For pytest: no test begins after so many seconds."""
+    """For pytest: no test starts after this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._until, self._left = time.monotonic() + seconds, 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> bool | None:
-        """True in the place of a run."""
+        """True instead of a run."""
         late = time.monotonic() > self._until
         self._left += late
         return late or None
@@ -92,7 +92,7 @@ class Limit:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say what is left."""
         if self._left:
-            terminalreporter.write_line(f"Time is up: {self._left} tests were not begun. make test runs all.")
+            terminalreporter.write_line(f"Time is up: {self._left} tests were not started. make test runs all.")
 
 
 def main(base: str) -> int:

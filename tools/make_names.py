@@ -4,9 +4,9 @@
     python tools/make_names.py packages
 
 Nothing of these packages is imported: their data files are read, and literals are taken from their sources. Each list
-is a CSV file with one class per line, in canonical order: `key` (what the data set itself calls the class: a wnid, a
-folder) and `name` (what a text tower is told); ImageNet's also has `superclass`, the class's WordNet hypernym, kept
-in tools/imagenet_superclasses.csv. `hashes.json` holds the hash of each list's keys and names; loading checks it.
+is a CSV file with one class per line, in canonical order: `key` (the dataset's own id of the class: a wnid, a folder)
+and `name` (what a text tower is told); ImageNet's also has `superclass`, the class's WordNet hypernym, kept in
+tools/imagenet_superclasses.csv. `hashes.json` holds the hash of each list's keys and names; loading checks it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EUROSAT_FOLDERS = [
     "River",
     "SeaLake",
 ]
-# Data sets with few classes, whose folders say what they are.
+# Datasets with few classes, whose folders name them.
 SMALL = {
     "pacs": ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"],
     "vlcs": ["bird", "car", "chair", "dog", "person"],

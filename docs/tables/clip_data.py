@@ -1,6 +1,6 @@
-"""Tests on real CLIP features: which pictures are known, which are not, and the class vectors to tell them by.
+"""Tests on real CLIP features: known images, unknown images, and the class vectors.
 
-The folder holds OpenAI CLIP ViT-B/16 features (unit length): `images.npy` with `images.csv` (row, source,
+The folder contains OpenAI CLIP ViT-B/16 features (unit length): `images.npy` with `images.csv` (row, source,
 imagenet_index; −1 = texture), `imagenet_text_*.npy` (1,000 class vectors in canonical order), and `pacs`, `dtd10`,
 `food3`, `caltech101` (`.npy`, with the files in row order in `.json`) with `pacs_text.npy` and `pacs_text.json`.
 """
@@ -24,9 +24,9 @@ TEXTS = {"photo": "imagenet_text_a_photo_of_a.npy", "descriptions": "imagenet_te
 
 @dataclass(frozen=True)
 class OpenTest:
-    """Known pictures with their class, unknown ones, and a classifier of the known classes.
+    """Known images with their class, unknown images, and a classifier of the known classes.
 
-    `to_choose` marks the known pictures that a choice may look at; it is then judged on the others.
+    `to_choose` marks the known images that a choice or fit may use; it is then tested on the others.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ClipFeatures:
         self.images = _unit(np.load(folder / "images.npy"))
         self.index = np.array([int(row["imagenet_index"]) for row in rows])
         self.one_per_class = np.array([row["source"] == "one_per_class" for row in rows])
-        # ImageNet's canonical order is that of its sorted WordNet ids; split 4 holds all of them.
+        # ImageNet's canonical order is that of its sorted WordNet ids; split 4 contains all of them.
         split = splits()["hard-splits"]["split4"]
         self.position = {wnid: i for i, wnid in enumerate(sorted(split["id"] + split["ood"]))}
 
@@ -66,7 +66,7 @@ class ClipFeatures:
         return [self.pacs(f"PACS/{name}", unknown) for name, unknown in self.pacs_open_sets().items()]
 
     def pacs_open_sets(self) -> dict[str, Floats]:
-        """Pictures that show none of PACS's classes, by the set they come from."""
+        """Images that show none of the PACS classes, by dataset."""
         removed = set(splits()["caltech101-removed"]["pacs"])
         apart = np.array([Path(file).parent.name not in removed for file in self.files("caltech101")])
         return {
@@ -76,7 +76,7 @@ class ClipFeatures:
         }
 
     def fresh(self, text: str) -> list[OpenTest]:
-        """Tests that took no part in choosing any setting: other class lists, other seeds, other pairs of sets."""
+        """Held-out tests, on which no setting was chosen: other class lists, seeds and pairs of datasets."""
         lists = splits()
         ten, twenty, hundred = lists["imagenet10"], lists["imagenet20"], lists["imagenet100"]
         wnids = np.array(sorted(self.position))
@@ -97,7 +97,7 @@ class ClipFeatures:
         ]
 
     def pacs_left_out(self) -> list[OpenTest]:
-        """PACS with each class in turn taken for unknown."""
+        """PACS with each class in turn as the unknown one."""
         names, truth, features = self.pacs_labels()
         return [
             self.pacs(f"PACS−{name}", features[truth == k], [other for other in names if other != name])
@@ -112,7 +112,7 @@ class ClipFeatures:
         opened: list[str] | None = None,
         unknown: Floats | None = None,
     ) -> OpenTest:
-        """ImageNet pictures of the closed classes, against those of the open ones (by default all others)."""
+        """ImageNet images of the closed classes, against those of the open classes (by default all others)."""
         columns = np.array(sorted(self.position[wnid] for wnid in closed))
         known = np.isin(self.index, columns)
         if unknown is None:
@@ -126,7 +126,7 @@ class ClipFeatures:
         return OpenTest(name, classifier, self.images[known], truth, self.one_per_class[known], unknown)
 
     def pacs(self, name: str, unknown: Floats, classes: list[str] | None = None) -> OpenTest:
-        """PACS pictures of these classes against others; every second one is for choosing."""
+        """PACS images of these classes against others; every second image is marked `to_choose`."""
         names, truth, features = self.pacs_labels()
         columns = [names.index(one) for one in classes or names]
         known = np.isin(truth, columns)
@@ -137,22 +137,22 @@ class ClipFeatures:
         return OpenTest(name, classifier, features[known], positions, every_second, unknown)
 
     def pacs_labels(self) -> tuple[list[str], npt.NDArray[np.int64], Floats]:
-        """Class names, the class of each PACS picture, and its features."""
+        """Class names, the class of each PACS image, and its features."""
         names = self.files("pacs_text")
         truth = np.array([names.index(Path(file).parent.name) for file in self.files("pacs")])
         return names, truth, self.other("pacs")
 
     def pacs_domains(self) -> list[str]:
-        """The domain of each PACS picture."""
+        """The domain of each PACS image."""
         return [Path(file).parent.parent.name for file in self.files("pacs")]
 
     def files(self, name: str) -> list[str]:
-        """The files of a set of pictures in row order, or the names of class vectors."""
+        """The files of a dataset in row order, or the names of class vectors."""
         listed: list[str] = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
         return listed
 
     def other(self, name: str) -> Floats:
-        """The features of another set of pictures."""
+        """The features of another dataset."""
         return _unit(np.load(self.folder / f"{name}.npy"))
 
     def texts(self, text: str) -> Floats:

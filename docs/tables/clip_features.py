@@ -1,24 +1,25 @@
-"""Print the tables "Real CLIP features" of docs/results.md.
+"""Print the tables of docs/results/scores-on-clip.md.
 
-    python docs/tables/clip_features.py FOLDER            # every feature-space score on every test
-    python docs/tables/clip_features.py FOLDER --choose   # does `choose` beat every fixed score?
+    python docs/tables/clip_features.py FOLDER [--csv FOLDER]            # every score that needs only features
+    python docs/tables/clip_features.py FOLDER --choose [--csv FOLDER]   # `choose` against every fixed score
 
-FOLDER holds real CLIP features (see clip_data.py). Scores that need patches, pixels or a "no" tower (gl-mcm, odin,
-clipn) cannot run on features alone and are not in the tables. Scores of words have ImageNet's names that are no class
-of the test, where a hundred or more are left (see default_tests.py); else the cell says –.
+FOLDER contains real CLIP features (see clip_data.py). Scores that need patches, pixels or a trained "no" encoder
+(gl-mcm, odin, clipn) cannot run on stored features. Scores with words use the names of ImageNet that are not classes of
+the test (see default_tests.py); where fewer than a hundred are left, the cell is –.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from clip_data import ClipFeatures, OpenTest
 from default_tests import clip_words
+from output import add_csv, print_table
 
 from deltaenergy import make_score
 from deltaenergy.core.needs import Need
@@ -48,7 +49,7 @@ SCORES = (
     "knn",
     "mahalanobis",
 )
-# They keep the pictures themselves, or a matrix of them: those that they are fitted on cannot judge them.
+# These store the images they are fitted on, or a matrix of them: they are tested on other images.
 KEEP_IMAGES = ("knn", "mahalanobis")
 NOT_RUN = (np.nan, np.nan)
 
@@ -56,11 +57,11 @@ NOT_RUN = (np.nan, np.nan)
 def judge(
     test: OpenTest, spec: str, rows: np.ndarray | None = None, words: torch.Tensor | None = None
 ) -> tuple[float, float]:
-    """AUROC and FPR95 in percent, fitted scores fitted on the known pictures that are not in `rows`.
+    """AUROC and FPR95 in percent on the known images in `rows`; fitted scores are fitted on the other known images.
 
-    Without `rows` all known pictures are judged, and fitted on: they teach a score one to six numbers. Scores that keep
-    pictures are fitted on those that are to choose with, and judged on the others. A score of words that has neither
-    `words` nor a text tower is not run.
+    Without `rows`, all known images are used for both: a score learns one to six numbers from them. Scores that store
+    images are then fitted on the half marked `to_choose` and tested on the other half. A score with words is not run
+    without `words` or a text encoder.
     """
     known, unknown = torch.from_numpy(test.known), torch.from_numpy(test.unknown)
     score = make_score(spec)
@@ -82,31 +83,28 @@ def judge(
     return 100 * ranked.auroc(), 100 * ranked.fpr()
 
 
-def print_table(title: str, columns: Sequence[str], results: dict[str, np.ndarray]) -> None:
-    """A Markdown table of AUROC / FPR95; the best AUROC of each column is bold, and – is what was not run."""
+def print_scores(name: str, columns: Sequence[str], results: dict[str, np.ndarray], folder: Path | None) -> None:
+    """AUROC / FPR95 of each score; the best AUROC of each column is bold."""
     best = np.nanmax([np.round(values[:, 0], 1) for values in results.values()], axis=0)
-    print(f"\n**{title}** (AUROC / FPR95)\n")
-    print("| score | " + " | ".join(columns) + " |\n|---" + "|---:" * len(columns) + "|")
-    for name, values in results.items():
-        cells = [
-            "–"
-            if np.isnan(auroc)
-            else f"**{auroc:.1f}** / {fpr:.1f}"
-            if round(auroc, 1) >= top
-            else f"{auroc:.1f} / {fpr:.1f}"
-            for (auroc, fpr), top in zip(values, best)
-        ]
-        print(f"| {name} | " + " | ".join(cells) + " |")
+
+    def cell(auroc: float, fpr: float, top: float) -> str:
+        if np.isnan(auroc):
+            return "–"
+        return f"**{auroc:.1f}** / {fpr:.1f}" if round(auroc, 1) >= top else f"{auroc:.1f} / {fpr:.1f}"
+
+    print(f"\n**{name}** (AUROC / FPR95)\n")
+    rows = ([spec, *(cell(*pair, top) for pair, top in zip(values, best))] for spec, values in results.items())
+    print_table(name, ["score", *columns], rows, folder)
 
 
 def judge_all(data: ClipFeatures, tests: Sequence[OpenTest]) -> dict[str, np.ndarray]:
-    """Every score on every test, with the words that are left for it."""
+    """Every score on every test, with the words of the test."""
     words = [clip_words(data, test) for test in tests]
     return {spec: np.array([judge(test, spec, words=some) for test, some in zip(tests, words)]) for spec in SCORES}
 
 
-def tables(data: ClipFeatures) -> None:
-    """Every score on the published tests with both texts, on PACS, and on tests that chose no setting."""
+def tables(data: ClipFeatures, folder: Path | None) -> None:
+    """Every score on the published tests with both kinds of prompt, on PACS, and on the held-out tests."""
     means: dict[str, list[np.ndarray]] = {spec: [] for spec in SCORES}
     for text in ("photo", "descriptions"):
         tests = data.published(text)
@@ -117,14 +115,14 @@ def tables(data: ClipFeatures) -> None:
             means[spec].append(results[spec])
             results[spec] = np.concatenate([seeds, results[spec][3:], results[spec].mean(axis=0, keepdims=True)])
         columns = ["Setup-I, seeds 1–3", *(test.name for test in tests[3:]), "mean of 8"]
-        print_table(f"Published splits, text `{text}`", columns, results)
+        print_scores(f"clip-published-{text}", columns, results, folder)
     tests = data.pacs_table()
     results = judge_all(data, tests)
     all_eleven = {spec: np.concatenate([means[spec][0], results[spec]]).mean(axis=0, keepdims=True) for spec in SCORES}
     shown = {spec: np.concatenate([results[spec], all_eleven[spec]]) for spec in SCORES}
-    print_table("PACS, 7 names, all domains", [*(test.name for test in tests), "mean of 8 + 3"], shown)
+    print_scores("clip-pacs", [*(test.name for test in tests), "mean of 8 + 3"], shown, folder)
     accuracy = 100 * np.mean(tests[0].classifier.similarities(tests[0].known).argmax(axis=1) == tests[0].truth)
-    print(f"\nZero-shot accuracy on PACS: {accuracy:.1f} %.")
+    print(f"\nZero-shot accuracy on PACS: {accuracy:.1f}%.")
     for text in ("photo", "descriptions"):
         tests, left_out = data.fresh(text), data.pacs_left_out()
         results, without_one = judge_all(data, tests), judge_all(data, left_out)
@@ -132,52 +130,59 @@ def tables(data: ClipFeatures) -> None:
             rows = np.concatenate([values, without_one[spec].mean(axis=0, keepdims=True)])
             results[spec] = np.concatenate([rows, rows.mean(axis=0, keepdims=True)])
         columns = [*(test.name for test in tests), "PACS, a class out", "mean"]
-        print_table(f"Tests that took no part in choosing any setting, text `{text}`", columns, results)
-        lead_over({spec: values[:-1] for spec, values in results.items()}, "mcm")
+        print_scores(f"clip-heldout-{text}", columns, results, folder)
+        print_leads(f"clip-heldout-{text}-vs-mcm", {spec: values[:-1] for spec, values in results.items()}, folder)
 
 
-def lead_over(results: dict[str, np.ndarray], rival: str) -> None:
-    """Mean AUROC minus the rival's over the tests that a score was run on, with an interval from resampling them."""
-    print(f"\nAUROC above {rival}, mean over these tests (95 % interval, tests resampled; tests won):\n")
-    for name, values in results.items():
-        if name != rival:
-            lead = (values - results[rival])[~np.isnan(values[:, 0]), 0]
-            pick = np.random.default_rng(0).integers(len(lead), size=(10_000, len(lead)))
-            low, high = np.quantile(lead[pick].mean(axis=1), [0.025, 0.975])
-            print(f"- {name}: {lead.mean():+.2f} ({low:+.2f} to {high:+.2f}; {(lead > 0).sum()} of {len(lead)})")
+def mean_and_interval(lead: np.ndarray, digits: int) -> str:
+    """The mean with its 95% interval, the tests resampled."""
+    pick = np.random.default_rng(0).integers(len(lead), size=(10_000, len(lead)))
+    low, high = np.quantile(lead[pick].mean(axis=1), [0.025, 0.975])
+    return f"{lead.mean():+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
-def compare_choose(data: ClipFeatures, folds: int, seeds: int) -> None:
-    """Choose on one half of the known pictures, judge on the other; against every fixed candidate."""
+def print_leads(name: str, results: dict[str, np.ndarray], folder: Path | None) -> None:
+    """AUROC minus that of mcm, the mean over the tests on which a score was run."""
+
+    def rows() -> Iterator[list[str]]:
+        for spec, values in results.items():
+            if spec != "mcm":
+                lead = (values - results["mcm"])[~np.isnan(values[:, 0]), 0]
+                yield [spec, mean_and_interval(lead, 2), f"{(lead > 0).sum()} of {len(lead)}"]
+
+    print()
+    print_table(name, ["score", "AUROC above mcm (95% interval)", "tests won"], rows(), folder)
+
+
+def compare_choose(data: ClipFeatures, folds: int, seeds: int, folder: Path | None) -> None:
+    """`choose` on one half of the known images, tested on the other half, against every fixed candidate."""
     groups = {
         "published": [*data.published("photo"), *data.published("descriptions"), *data.pacs_table()],
-        "fresh": [*data.fresh("photo"), *data.fresh("descriptions"), *data.pacs_left_out()],
+        "heldout": [*data.fresh("photo"), *data.fresh("descriptions"), *data.pacs_left_out()],
     }
     for group, tests in groups.items():
         measured = {spec: np.array([judge(test, spec, ~test.to_choose) for test in tests]) for spec in CANDIDATES}
         picks = [[chosen(test, folds, seed) for seed in range(seeds)] for test in tests]
-        # Every deal of classes counts as a test of its own; a fixed score is the same in each.
+        # Every seed counts as a separate test; a fixed score has the same value in each.
         rows = {name: np.repeat(values[:, None], seeds, axis=1) for name, values in measured.items()}
         rows["choose"] = np.array([[measured[spec][i] for spec in specs] for i, specs in enumerate(picks)])
         top = np.max([values[..., 0] for values in rows.values()], axis=0)
-        print(f"\n**{len(tests)} {group} tests**, choose with {seeds} deals into {folds} folds\n")
-        print("| score | mean AUROC | mean FPR95 | lowest AUROC | furthest behind the best of its test |")
-        print("|---|---:|---:|---:|---:|")
+        lines = []
         for name, values in sorted(rows.items(), key=lambda row: -row[1][..., 0].mean()):
             auroc, fpr95 = values[..., 0], values[..., 1]
             behind = (top - auroc).max(axis=1)
-            shown = f"**{name}**" if name == "choose" else name
-            print(
-                f"| {shown} | {auroc.mean():.2f} | {fpr95.mean():.1f} | {auroc.min():.1f} | "
-                f"{behind.max():.1f} ({tests[int(behind.argmax())].name}) |"
-            )
+            worst = f"{behind.max():.1f} ({tests[int(behind.argmax())].name})"
+            lines.append([name, f"{auroc.mean():.2f}", f"{fpr95.mean():.1f}", f"{auroc.min():.1f}", worst])
+        print(f"\n**{len(tests)} {group} tests**, choose with {seeds} seeds and {folds} folds\n")
+        columns = ["score", "mean AUROC", "mean FPR95", "lowest AUROC", "largest gap to the best score of a test"]
+        print_table(f"clip-choose-{group}", columns, lines, folder)
         flat = [spec for specs in picks for spec in specs]
         picked = sorted(set(flat), key=flat.count, reverse=True)
         print("\nChosen: " + ", ".join(f"{spec} {flat.count(spec)}×" for spec in picked) + ".")
 
 
 def chosen(test: OpenTest, folds: int, seed: int) -> str:
-    """What `choose` takes when it sees the pictures that are for choosing."""
+    """The score that `choose` picks on the half marked `to_choose`."""
     features, truth = torch.from_numpy(test.known[test.to_choose]), test.truth[test.to_choose]
     return choose_from_features(test.classifier, features, truth, CANDIDATES, folds=folds, seed=seed, resamples=1).best
 
@@ -187,16 +192,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with the features")
     parser.add_argument("--choose", action="store_true", help="compare `choose` with every fixed score instead")
-    parser.add_argument("--folds", type=int, default=5, help="parts that choose deals the classes into")
-    parser.add_argument("--seeds", type=int, default=5, help="how many deals")
+    parser.add_argument("--folds", type=int, default=5, help="number of folds into which choose splits the classes")
+    parser.add_argument("--seeds", type=int, default=5, help="number of splits")
+    add_csv(parser)
     arguments = parser.parse_args()
     if not (arguments.folder / "images.npy").is_file():
-        parser.error(f"{arguments.folder} holds no images.npy")
+        parser.error(f"{arguments.folder} has no images.npy")
     data = ClipFeatures(arguments.folder)
     if arguments.choose:
-        compare_choose(data, arguments.folds, arguments.seeds)
+        compare_choose(data, arguments.folds, arguments.seeds, arguments.csv)
     else:
-        tables(data)
+        tables(data, arguments.csv)
 
 
 if __name__ == "__main__":

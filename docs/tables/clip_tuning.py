@@ -1,26 +1,28 @@
-"""Print the tables "Few-shot tuning on real CLIP features" of docs/results.md.
+"""Print the tables "EBM on CLIP features" of docs/results/tuning.md.
 
     python docs/tables/clip_tuning.py FOLDER [--sets pacs imagenet] [--seeds 1 2 3] [--methods zero-shot task-res …]
+                                      [--csv FOLDER]
 
-FOLDER holds real CLIP ViT-B/16 features (see clip_data.py). Methods that need features and class vectors alone are
-tuned on them, each with its defaults: no text tower and no pictures are at hand, and no validation pictures are used.
+FOLDER contains real CLIP ViT-B/16 features (see clip_data.py). Methods that need only features and class vectors are
+tuned on them with their defaults, without validation images.
 
-PACS: leave one domain out, 16 pictures per class from the other three. ID accuracy is on the rest of those, held-out
+PACS: leave one domain out, 16 images per class from the other three. ID accuracy is on the rest of those, held-out
 accuracy on the fourth domain, and detection is the fourth domain against each open set. ImageNet: the 400 classes of
-each Setup-I seed against the other 600. Trained on one picture of each class, and a second where two more are left;
-tested on the other validation pictures.
+each Setup-I seed against the other 600. Trained on one image per class, and a second where two more are left; tested on
+the other validation images.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from clip_data import ClipFeatures
+from output import add_csv, print_table
 from scipy import stats
 
 import deltaenergy as de
@@ -61,7 +63,7 @@ def accuracy(classifier: de.Classifier, features: Any, truth: Rows) -> float:
 
 
 def drawn_rows(train: TrainSet, rows: Rows) -> Rows:
-    """Which of `rows` the sample took."""
+    """The rows that were sampled."""
     return rows[[int(item.id.removeprefix("row ")) for item in train.sample.items]]
 
 
@@ -100,7 +102,7 @@ def run_imagenet(data: ClipFeatures, methods: Sequence[str], seeds: Sequence[int
         unknown = data.images[(data.index >= 0) & ~closed & ~data.one_per_class]
         names, truth = [f"class {column}" for column in columns], np.searchsorted(columns, data.index)
         model = de.PrecomputedModel(data.images.shape[1], class_vectors=(names, data.texts("photo")[columns]))
-        # All pictures that were chosen are taken: the sample of two per class is short where there is one.
+        # All chosen images are used: the sample of two per class is short where a class has one.
         train = prepare_training(model, names, de.LabelledFeatures(data.images[rows], truth[rows]), 2, seed)
         for method in methods:
             tuned = tune(model, names, train, method, seed)
@@ -114,12 +116,12 @@ def run_imagenet(data: ClipFeatures, methods: Sequence[str], seeds: Sequence[int
 
 
 def setup1_columns(seed: int) -> Rows:
-    """The 400 classes of a Setup-I seed, as places in ImageNet's canonical order; the published ones are 1 to 3."""
+    """The 400 classes of a Setup-I seed, as positions in ImageNet's canonical order; the published seeds are 1 to 3."""
     return np.sort(np.random.RandomState(seed).choice(1000, 400, replace=False))
 
 
 def training_rows(data: ClipFeatures, columns: Rows, seed: int) -> Rows:
-    """One picture of each class, and a validation picture where at least one more is left to test on."""
+    """One image per class, and a validation image where at least one more is left to test on."""
     rng = np.random.default_rng(seed)
     rows = list(np.flatnonzero(np.isin(data.index, columns) & data.one_per_class))
     for column in columns:
@@ -130,46 +132,51 @@ def training_rows(data: ClipFeatures, columns: Rows, seed: int) -> Rows:
 
 
 def interval(values: npt.NDArray[np.float64]) -> float:
-    """Half the width of the 95 % t-interval of the mean."""
+    """Half the width of the 95% t-interval of the mean."""
     if len(values) < 2:
         return float("nan")
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def print_means(title: str, results: Runs) -> None:
-    """A Markdown table of means, each with half the width of its 95 % interval over the runs."""
+def print_means(name: str, results: Runs, folder: Path | None) -> None:
+    """Means, each with half the width of its 95% interval over the runs."""
     columns = list(next(iter(results.values()))[0])
-    print(f"\n**{title}**\n\n| method | " + " | ".join(columns) + " |\n|---" + "|---:" * len(columns) + "|")
-    for method, runs in results.items():
-        values = [np.array([run[column] for run in runs]) for column in columns]
-        print(f"| {method} | " + " | ".join(f"{one.mean():.2f} ± {interval(one):.2f}" for one in values) + " |")
+
+    def cell(values: npt.NDArray[np.float64]) -> str:
+        return f"{values.mean():.2f} ± {interval(values):.2f}"
+
+    rows = (
+        [method, *(cell(np.array([run[column] for run in runs])) for column in columns)]
+        for method, runs in results.items()
+    )
+    print_table(name, ["method", *columns], rows, folder)
 
 
-def print_differences(results: Runs, group: int) -> None:
-    """Paired differences to `BASE`: bold where the interval over runs lies on one side of zero.
+def print_differences(name: str, results: Runs, group: int, folder: Path | None) -> None:
+    """Paired differences to `BASE`: bold where the interval over runs does not include zero.
 
-    With a † it does so, too, when the runs of a group (the seeds of a domain) count as one.
+    † and the last column: nor does it when the runs of a group (the seeds of a domain) count as one.
     """
     columns = list(results[BASE][0])
-    print(
-        f"\nDifference to {BASE}, run by run\n\n| method | "
-        + " | ".join(columns)
-        + " |\n|---"
-        + "|---:" * len(columns)
-        + "|"
-    )
-    for method, runs in results.items():
-        if method == BASE:
-            continue
-        cells = []
-        for column in columns:
-            lead = np.array([run[column] - base[column] for run, base in zip(runs, results[BASE])])
-            grouped = lead.reshape(-1, group).mean(axis=1)
-            cell = f"{lead.mean():+.2f} ± {interval(lead):.2f}"
-            if abs(lead.mean()) > interval(lead):
-                cell = f"**{cell}**" + ("†" if abs(grouped.mean()) > interval(grouped) else "")
-            cells.append(cell)
-        print(f"| {method} | " + " | ".join(cells) + " |")
+
+    def cell(runs: list[dict[str, float]], column: str) -> str:
+        lead = np.array([run[column] - base[column] for run, base in zip(runs, results[BASE])])
+        grouped = lead.reshape(-1, group).mean(axis=1)
+        shown = f"{lead.mean():+.2f} ± {interval(lead):.2f}"
+        if abs(lead.mean()) <= interval(lead):
+            return shown
+        return f"**{shown}**" + ("†" if abs(grouped.mean()) > interval(grouped) else "")
+
+    print(f"\nDifference to {BASE}, run by run\n")
+    others = ((method, runs) for method, runs in results.items() if method != BASE)
+
+    def rows() -> Iterator[list[str]]:
+        for method, runs in others:
+            cells = [cell(runs, column) for column in columns]
+            marked = [column for column, shown in zip(columns, cells) if shown.endswith("†")]
+            yield [method, *cells, ", ".join(marked) or "–"]
+
+    print_table(f"{name}-vs-{BASE}", ["method", *columns, "excludes 0 with grouped runs"], rows(), folder)
 
 
 def main() -> None:
@@ -179,9 +186,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--sets", nargs="+", choices=["pacs", "imagenet"], default=["pacs", "imagenet"])
+    add_csv(parser)
     arguments = parser.parse_args()
     if not (arguments.folder / "images.npy").is_file():
-        parser.error(f"{arguments.folder} holds no images.npy")
+        parser.error(f"{arguments.folder} has no images.npy")
     data = ClipFeatures(arguments.folder)
     for name, title, run, group in (
         ("pacs", "PACS, a domain held out", run_pacs, len(arguments.seeds)),
@@ -191,9 +199,10 @@ def main() -> None:
             continue
         results = run(data, arguments.methods, arguments.seeds)
         runs = len(next(iter(results.values())))
-        print_means(f"{title}, {runs} runs", results)
+        print(f"\n**{title}, {runs} runs**\n")
+        print_means(f"tuning-clip-{name}", results, arguments.csv)
         if BASE in results and runs > 1:
-            print_differences(results, group)
+            print_differences(f"tuning-clip-{name}", results, group, arguments.csv)
 
 
 if __name__ == "__main__":

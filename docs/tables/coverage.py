@@ -1,27 +1,25 @@
-"""Print the tables "Thresholds: what is kept of new images" of docs/results.md.
+"""Print the tables "Simulated thresholds" of docs/results/thresholds.md.
 
-    python docs/tables/coverage.py [FOLDER] [--draws 1000]
+    python docs/tables/coverage.py [FOLDER] [--draws 1000] [--csv FOLDER]
 
-Known images are drawn from a law that is known in full: uniform scores, scores with ties, a cloud of features, and the
-PACS images where FOLDER holds CLIP features (see clip_data.py). What a threshold keeps of new images is computed, not
-estimated; only the mean over the draws has an error. For scores that are cross-fitted, images are drawn without
-replacement, and those not drawn are the new ones.
+Known images are drawn from a known distribution: uniform scores, scores with ties, a cloud of features, and the PACS
+images if FOLDER contains CLIP features (see clip_data.py). The share of new images that a threshold keeps is computed,
+not estimated; only the mean over the draws has an error. For cross-fitted scores, images are drawn without replacement,
+and the images that were not drawn are the new images.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from clip_data import ClipFeatures
+from output import add_csv, print_table
 
 import deltaenergy as de
 from deltaenergy.detector.calibration import Calibration, class_groups
@@ -39,7 +37,7 @@ FITTED = ("multi-delta-energy", "react", "knn", "mahalanobis")
 
 @dataclass
 class Law:
-    """A finite law: any of these known images, each as likely; and unknown ones, where there are some."""
+    """A finite distribution: known images with equal probability, and optional unknown images."""
 
     name: str
     classifier: de.Classifier
@@ -53,12 +51,12 @@ class Law:
 
 
 def inputs_of(classifier: de.Classifier, features: npt.NDArray[np.float32]) -> ScoreInputs:
-    """What scores look at."""
+    """The inputs of scores."""
     return ScoreInputs(torch.from_numpy(np.asarray(classifier.similarities(features))), torch.from_numpy(features))
 
 
 def cloud(count: int = 5_000, classes: int = 5, dimension: int = 16) -> Law:
-    """Features around class vectors, one class further from its vector than the others."""
+    """Features around class vectors, one class farther from its vector than the others."""
     rng = np.random.default_rng(0)
     vectors = unit(rng.normal(size=(classes, dimension)))
     truth = rng.integers(classes, size=count)
@@ -73,7 +71,7 @@ def unit(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def plain_row(images: int, confidence: float | None, ties: bool, draws: int) -> str:
+def plain_row(images: int, confidence: float | None, ties: bool, draws: int) -> list[object]:
     """Uniform scores; with ties, rounded down to a twentieth."""
     rng = np.random.default_rng(images)
     rank = max(1, rank_of(images, KEEP, confidence))
@@ -83,20 +81,18 @@ def plain_row(images: int, confidence: float | None, ties: bool, draws: int) -> 
         ascending = np.sort(rng.random(images))
         if ties:
             ascending = np.floor(20 * ascending) / 20
-        kept.append(1 - threshold_of(ascending, KEEP, confidence))  # the share of the law at or above it
+        kept.append(1 - threshold_of(ascending, KEEP, confidence))  # the share of the distribution at or above it
         new = rng.random(1000)
         p = conformal_p_values(ascending, np.floor(20 * new) / 20 if ties else new)
         small.append(float((p <= LEVEL).mean()))
     shares = np.array(kept)
     holds = (shares >= sure - 1e-12).mean()
-    return (
-        f"{100 * (1 - rank / (images + 1)):.1f} | {100 * shares.mean():.1f} | {100 * sure:.1f} | {100 * holds:.1f} | "
-        f"{np.mean(small):.4f}"
-    )
+    shown = (1 - rank / (images + 1), shares.mean(), sure, holds)
+    return [*(100 * float(share) for share in shown), f"{np.mean(small):.4f}"]
 
 
-def fitted_row(law: Law, spec: str, images: int, draws: int) -> str:
-    """A score that learns from images, cross-fitted; and the same with all images for both, to compare."""
+def fitted_row(law: Law, spec: str, images: int, draws: int) -> list[object]:
+    """A score that learns from images, cross-fitted; and fitted and calibrated on the same images, to compare."""
     rng = np.random.default_rng(images)
     scorer = de.make_score(spec).bind(law.classifier)
     rank = rank_of(images, KEEP, None)
@@ -116,38 +112,35 @@ def fitted_row(law: Law, spec: str, images: int, draws: int) -> str:
             seen = scorer.fit(known)
             bound = threshold_of(np.sort(seen(known).double().numpy()), KEEP, None)
             both.append((seen(new).double().numpy() >= bound).mean())
-    return (
-        f"{100 * (1 - rank / (images + 1)):.1f} | {100 * np.mean(kept):.1f} | {np.mean(small):.4f} | "
-        f"{100 * np.mean(both):.1f}"
-    )
+    nominal = 100 * (1 - rank / (images + 1))
+    return [nominal, 100 * float(np.mean(kept)), f"{np.mean(small):.4f}", 100 * float(np.mean(both))]
 
 
-def class_row(law: Law, spec: str, images: int, own: bool, draws: int) -> str:
-    """What the worst class keeps of its correctly classified images and of all, and what all classes keep."""
+def class_row(law: Law, spec: str, images: int, own: bool, draws: int) -> list[object]:
+    """The shares kept in the worst class (of correctly classified images, of all), of all images, and of unknown."""
     rng = np.random.default_rng(images)
     scorer = de.make_score(spec).bind(law.classifier)
     values, named = scorer(law.inputs).double().numpy(), law.named()
     classes = np.unique(law.truth)
-    rightly, whole, unknown = [], [], []
+    correct, whole, unknown = [], [], []
     for _ in range(draws):
         rows = rng.integers(len(values), size=images)
         rows = rows[np.argsort(values[rows], kind="stable")]
         groups = class_groups(law.truth[rows], named[rows], KEEP, None) if own else None
         found = Calibration(values[rows], Guarantee(KEEP, None, images), groups=groups)
         accepted = ~found.rejects(values, named)
-        rightly.append([accepted[(law.truth == k) & (named == k)].mean() for k in classes])
+        correct.append([accepted[(law.truth == k) & (named == k)].mean() for k in classes])
         whole.append([accepted[law.truth == k].mean() for k in classes] + [accepted.mean()])
         if law.unknown is not None:
             strange = scorer(law.unknown).double().numpy()
             unknown.append(1 - found.rejects(strange, law.named(law.unknown)).mean())
-    means = 100 * np.mean(whole, axis=0)
-    return f"{100 * np.mean(rightly, axis=0).min():.1f} | {means[:-1].min():.1f} | {means[-1]:.1f} | " + (
-        f"{100 * np.mean(unknown):.1f}" if unknown else "—"
-    )
+    means = np.mean(whole, axis=0)
+    shown = (np.mean(correct, axis=0).min(), means[:-1].min(), means[-1])
+    return [*(100 * float(share) for share in shown), 100 * float(np.mean(unknown)) if unknown else "–"]
 
 
-def fdr_row(known: Floats, unknown: Floats, images: int, share: float, draws: int) -> str:
-    """A folder of 200 images, some unknown: the share of known ones among those called unknown, and what is found."""
+def fdr_row(known: Floats, unknown: Floats, images: int, share: float, draws: int) -> list[object]:
+    """A folder of 200 images, some unknown: the share of known images among the rejected, and of unknown found."""
     rng = np.random.default_rng(images)
     count = round(200 * share)
     wrong, found, nothing = [], [], 0
@@ -158,7 +151,7 @@ def fdr_row(known: Floats, unknown: Floats, images: int, share: float, draws: in
         wrong.append(called[: 200 - count].sum() / max(1, called.sum()))
         found.append(called[200 - count :].mean())
         nothing += not called.any()
-    return f"{100 * np.mean(wrong):.1f} | {100 * np.mean(found):.1f} | {100 * nothing / draws:.1f}"
+    return [100 * float(share) for share in (np.mean(wrong), np.mean(found), nothing / draws)]
 
 
 def main() -> None:
@@ -166,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
+    add_csv(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     draws = options.draws
@@ -177,56 +171,55 @@ def main() -> None:
         laws.append(Law("PACS, CLIP", test.classifier, known, test.truth, unknown))
 
     print("**Scores that learn nothing**\n")
-    print(
-        "| scores | images | rule | nominal, % | kept, mean % | bound, % | draws that keep the bound, % | "
-        "P(p ≤ 0.05) |\n|---|---:|---|---:|---:|---:|---:|---:|"
-    )
-    for ties in (False, True):
-        for images in SIZES:
-            for rule, sure in (("on average", None), ("with 90% confidence", CONFIDENCE)):
-                if sure is None or images >= 45:
-                    row = plain_row(images, sure, ties, draws)
-                    what = "twenty values, ties" if ties else "continuous"
-                    print(f"| {what} | {images:,} | {rule} | {row} |", flush=True)
+    columns = ["scores", "images", "rule", "nominal, %", "kept, mean %", "bound, %", "draws that keep the bound, %"]
+    print_table("thresholds-simulated", [*columns, "P(p ≤ 0.05)"], plain_rows(draws), options.csv)
 
-    print("\n**Scores that learn from images**, cross-fitted in five folds; last, if all images did both\n")
     print(
-        "| law | score | images | nominal, % | kept, mean % | P(p ≤ 0.05) | kept in-sample, % |\n"
-        "|---|---|---:|---:|---:|---:|---:|"
+        "\n**Scores that learn from images**, cross-fitted in five folds; last, fitted and calibrated on all images\n"
     )
-    for law in laws:
-        for spec in FITTED:
-            for images in [one for one in SIZES if one <= len(law.truth) // 2]:
-                print(f"| {law.name} | {spec} | {images:,} | {fitted_row(law, spec, images, draws)} |", flush=True)
+    columns = ["data", "score", "images", "nominal, %", "kept, mean %", "P(p ≤ 0.05)", "kept in-sample, %"]
+    rows = (
+        [law.name, spec, images, *fitted_row(law, spec, images, draws)]
+        for law in laws
+        for spec in FITTED
+        for images in SIZES
+        if images <= len(law.truth) // 2
+    )
+    print_table("thresholds-fitted", columns, rows, options.csv)
 
     print("\n**By class** (1,000 images; max-logit)\n")
-    print(
-        "| law | thresholds | worst class: kept of the correctly classified, % | worst class: kept of all, % | "
-        "kept of all, % | unknown kept, % |\n|---|---|---:|---:|---:|---:|"
+    columns = ["data", "thresholds", "worst class, correctly classified: kept, %", "worst class: kept, %", "kept, %"]
+    rows = (
+        [law.name, "by class" if own else "one", *class_row(law, "max-logit", 1000, own, draws)]
+        for law in laws
+        for own in (False, True)
     )
-    for law in laws:
-        for own in (False, True):
-            print(
-                f"| {law.name} | {'by class' if own else 'one'} | {class_row(law, 'max-logit', 1000, own, draws)} |",
-                flush=True,
-            )
+    print_table("thresholds-by-class", [*columns, "unknown kept, %"], rows, options.csv)
 
     print(f"\n**False discoveries** (a folder of 200 images, --fdr {FDR})\n")
-    print(
-        "| law | images | unknown in the folder | known among those called unknown, mean % | unknown found, % | "
-        "nothing called, % |\n|---|---:|---:|---:|---:|---:|"
-    )
     rng = np.random.default_rng(1)
     pairs = {"normal, 4 standard deviations apart": (rng.normal(size=100_000), rng.normal(-4, size=100_000))}
     if clip is not None:
         score = de.make_score("mcm").bind(test.classifier)
         pairs["PACS and DTD-10, CLIP, mcm"] = score(known).double().numpy(), score(unknown).double().numpy()
-    for name, (ours, others) in pairs.items():
+    columns = ["data", "images", "unknown in the folder", "known among the rejected, mean %", "unknown found, %"]
+    rows = (
+        [name, images, f"{share:.0%}", *fdr_row(ours, others, images, share, draws)]
+        for name, (ours, others) in pairs.items()
+        for images in SIZES
+        for share in (0.5, 0.1, 0.02)
+    )
+    print_table("thresholds-fdr", [*columns, "nothing rejected, %"], rows, options.csv)
+
+
+def plain_rows(draws: int) -> Iterator[list[object]]:
+    """Scores with and without ties, each number of images, each rule."""
+    for ties in (False, True):
         for images in SIZES:
-            for share in (0.5, 0.1, 0.02):
-                print(
-                    f"| {name} | {images:,} | {share:.0%} | {fdr_row(ours, others, images, share, draws)} |", flush=True
-                )
+            for rule, sure in (("on average", None), ("with 90% confidence", CONFIDENCE)):
+                if sure is None or images >= 45:
+                    what = "twenty values, ties" if ties else "continuous"
+                    yield [what, images, rule, *plain_row(images, sure, ties, draws)]
 
 
 if __name__ == "__main__":

@@ -1,22 +1,26 @@
-"""Print the table "The default score" of docs/results.md: which score to hand to a user unasked.
+"""Print the table "The default against other scores" of docs/results/default-score.md.
 
-    python docs/tables/default_score.py FEATURES STORES [--part judged]
+    python docs/tables/default_score.py FEATURES STORES [--part judged] [--csv FOLDER]
 
-FEATURES holds real CLIP features (see clip_data.py), STORES feature stores of the bundled model (see store_tests.py).
-The tests, and which part settled what, stand in default_tests.py. At most 200 known pictures, none of which is judged,
-are there to fit.
+FEATURES contains real CLIP features (see clip_data.py), STORES feature stores of the bundled model (see
+store_tests.py). default_tests.py lists the tests and what each part of them decided. Scores are fitted on at most 200
+known images, which are not tested.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from clip_data import ClipFeatures, OpenTest
+from clip_features import mean_and_interval
 from default_tests import PARTS, Case, clip_cases, lite_cases
+from output import add_csv, print_table
 from store_tests import Stores
 
 from deltaenergy import load_model, make_score
@@ -44,7 +48,7 @@ KEEP = 0.95
 
 
 def judge(case: Case, spec: str) -> tuple[float, float, float, float] | None:
-    """AUROC, FPR95, and of a threshold that keeps 95 % of the fitted pictures: known kept, unknown rejected."""
+    """AUROC, FPR95, and of a threshold that keeps 95% of the fitted images: known kept, unknown rejected."""
     if Need.TEXTS in make_score(spec).needs and not case.has_tower and case.words is None:
         return None
     fitted, known, unknown = fitted_values(case, spec)
@@ -55,7 +59,7 @@ def judge(case: Case, spec: str) -> tuple[float, float, float, float] | None:
 
 
 def fitted_values(case: Case, spec: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores of the pictures that it was fitted on, of other known ones, and of unknown ones."""
+    """Scores of the images used for fitting, of the other known images, and of the unknown images."""
     test, score = case.test, make_score(spec)
     rows = np.flatnonzero(test.to_choose)
     if len(rows) > MAX_FITTED:
@@ -79,35 +83,17 @@ def _values(scorer: Scorer, inputs: ScoreInputs) -> np.ndarray:
         return scorer(inputs).double().numpy()
 
 
-def print_group(name: str, cases: list[Case]) -> None:
-    """One table: means, the worst case, and how far above mcm, with an interval from resampling the tests."""
+def rows_of(group: str, cases: list[Case]) -> Iterator[list[object]]:
+    """Means, the worst test, and the difference to mcm with an interval from resampling the tests."""
     measured = {spec: [judge(case, spec) for case in cases] for spec in CANDIDATES}
-    print(f"\n**{name}**: {len(cases)} tests\n")
-    print(
-        "| score | tests | AUROC | FPR95 | lowest AUROC | above mcm (95 % interval) | known kept | unknown rejected |"
-    )
-    print("|---|---:|---:|---:|---|---|---:|---:|")
     for spec, found in measured.items():
         run = [i for i, one in enumerate(found) if one is not None]
         values = np.array([found[i] for i in run])
         lead = values[:, 0] - np.array([measured["mcm"][i] for i in run])[:, 0]
-        pick = np.random.default_rng(0).integers(len(run), size=(10_000, len(run)))
-        low, high = np.quantile(lead[pick].mean(axis=1), [0.025, 0.975])
-        auroc, fpr, kept, rejected = values.mean(axis=0)
+        auroc, fpr, kept, rejected = values.mean(axis=0).tolist()
         worst = int(values[:, 0].argmin())
-        print(
-            f"| `{spec}` | {len(run)} | {auroc:.1f} | {fpr:.1f} | "
-            f"{values[worst, 0]:.1f} ({cases[run[worst]].test.name}) "
-            f"| {lead.mean():+.1f} ({low:+.1f} to {high:+.1f}) | {kept:.1f} | {rejected:.1f} |"
-        )
-    covered = [i for i, one in enumerate(measured["delta-energy+words"]) if one is not None]
-    if 0 < len(covered) < len(cases):
-        means = {
-            spec: np.mean([found[i] for i in covered], axis=0)[:2]  # type: ignore[arg-type]
-            for spec, found in measured.items()
-        }
-        print(f"\nOn the {len(covered)} tests that have words (AUROC / FPR95): ", end="")
-        print(", ".join(f"{spec} {auroc:.1f} / {fpr:.1f}" for spec, (auroc, fpr) in means.items()) + ".")
+        lowest = f"{values[worst, 0]:.1f} ({cases[run[worst]].test.name})"
+        yield [spec, group, len(run), auroc, fpr, lowest, mean_and_interval(lead, 1), kept, rejected]
 
 
 def main() -> None:
@@ -116,11 +102,14 @@ def main() -> None:
     parser.add_argument("features", type=Path, help="folder with CLIP features")
     parser.add_argument("stores", type=Path, help="folder with feature stores of the bundled model")
     parser.add_argument("--part", choices=PARTS, default="judged")
+    add_csv(parser)
     arguments = parser.parse_args()
     stores = Stores(arguments.stores, load_model("lite"))
     groups = clip_cases(ClipFeatures(arguments.features), arguments.part) | lite_cases(stores, arguments.part)
-    for name, cases in groups.items():
-        print_group(name, cases)
+    groups["CLIP, with words"] = [case for case in groups["CLIP"] if case.words is not None]
+    columns = ["score", "group", "tests", "AUROC", "FPR95", "lowest AUROC", "above mcm (95% interval)", "known kept"]
+    rows = itertools.chain(*(rows_of(name, cases) for name, cases in groups.items()))
+    print_table("default-heldout", [*columns, "unknown rejected"], rows, arguments.csv)
 
 
 if __name__ == "__main__":

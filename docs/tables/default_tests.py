@@ -1,13 +1,13 @@
-"""The tests of default_score.py and word_sums.py, in parts that were each listed before any test of theirs was run.
+"""The tests of default_score.py and word_sums.py, in parts; each part was listed before any of its tests was run.
 
-`development`   the form of `delta-energy+words` was settled on these
-`more`          with those of `development`, they ordered the sums of word_sums.py
-`judged`        run once, with the form settled
-`fresh`         run once, with the order of the sums settled
+`development`   they decided the form of `delta-energy+words`
+`more`          with `development`, they decided the order of the sums in word_sums.py
+`judged`        run once, after the form was decided
+`fresh`         run once, after the order of the sums was decided
 
-On CLIP features there is no text tower: negative words are ImageNet's names that are neither known nor unknown classes
-of the test, half of them kept; where fewer than 100 are left, scores of words are not run. "Styles" are PACS pictures
-known from photographs alone and judged in another style: a score must keep those.
+On CLIP features there is no text encoder: negative words are the names of ImageNet that are neither known nor unknown
+classes of the test, half of them kept; with fewer than 100 names, scores with words are not run. "Styles" are PACS
+images in another style than the photos that the score was fitted on: a score must keep them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_WORDS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A test, and its negative words if there is no text tower to make them: None if there are not enough."""
+    """A test, and its negative words where there is no text encoder: None if there are not enough."""
 
     test: OpenTest
     words: torch.Tensor | None = None
@@ -56,12 +56,12 @@ def clip_cases(data: ClipFeatures, part: str) -> dict[str, list[Case]]:
 
 
 def _imagenet20(data: ClipFeatures) -> np.ndarray:
-    """Pictures of twenty ImageNet classes, none of which is in PACS."""
+    """Images of twenty ImageNet classes, none of which is in PACS."""
     return data.images[np.isin(data.index, [data.position[wnid] for wnid in splits()["imagenet20"]])]
 
 
 def _unknown_names() -> dict[str, list[str]]:
-    """The unknown ImageNet classes of a test, by its name; of others all that are not known."""
+    """The unknown ImageNet classes of a test, by its name; in other tests, all that are not known."""
     lists = splits()
     found = {f"Split-{number}": lists["hard-splits"][f"split{number}"]["ood"] for number in "1234"}
     ten, twenty, hundred = (lists[f"imagenet{number}"] for number in (10, 20, 100))
@@ -70,9 +70,9 @@ def _unknown_names() -> dict[str, list[str]]:
 
 
 def clip_words(data: ClipFeatures, test: OpenTest, opened: list[str] | None = None) -> torch.Tensor | None:
-    """Names of ImageNet that are no class of the test, the half that is farthest from the known ones.
+    """Names of ImageNet that are not classes of the test, the half that is farthest from the known classes.
 
-    Unknown are the `opened` classes; by default those that the test's name stands for.
+    `opened` are the unknown classes; by default those of the test of this name.
     """
     unknown = _unknown_names() if opened is None else {test.name: opened}
     names = torch.from_numpy(data.texts("photo"))
@@ -92,7 +92,7 @@ def clip_words(data: ClipFeatures, test: OpenTest, opened: list[str] | None = No
 
 
 def _more_of_clip(data: ClipFeatures) -> list[Case]:
-    """Random classes against others, and the hard splits with the other text."""
+    """Random classes against others, and the hard splits with the other prompt."""
     lists = splits()["hard-splits"]
     hard = [
         _imagenet_case(data, f"Split-{n}, descriptions", "descriptions", split["id"], split["ood"])
@@ -124,7 +124,7 @@ def _fresh_of_clip(data: ClipFeatures) -> list[Case]:
 
 
 def _random_case(data: ClipFeatures, seed: int, known: int, unknown: int, text: str) -> Case:
-    """So many random classes of ImageNet against so many others; the rest are words."""
+    """`known` random classes of ImageNet against `unknown` others; the rest are words."""
     drawn = np.array(sorted(data.position))[np.random.RandomState(seed).permutation(1000)].tolist()
     name = f"{known}/{unknown} of 1k, seed {seed}, {text}"
     return _imagenet_case(data, name, text, drawn[:known], drawn[known : known + unknown])
@@ -206,7 +206,7 @@ def _pacs_caltech(stores: Stores) -> OpenTest:
 
 
 def in_styles(test: OpenTest, domains: Sequence[str]) -> list[OpenTest]:
-    """Known from photographs, judged in each other style."""
+    """Fitted on photos, tested in each other style."""
     of = np.array(domains)
 
     def judged_in(style: str) -> OpenTest:

@@ -1,12 +1,12 @@
-"""Train the small vision transformer that the maps for such towers are measured on.
+"""Train the small vision transformer on which heatmaps of vision transformers are measured.
 
-    python docs/tables/explain_vit.py --data IMAGES --out FOLDER [--steps 300] [--pictures FOLDER]
+    python docs/tables/explain_vit.py --data IMAGES --out FOLDER [--steps 300] [--images FOLDER]
 
-It is a CLIP checkpoint in transformers' format: 48 × 48 pixels, patches of 8, three blocks. Its texts are those of a
-random text tower, which stays as it is; the image tower learns to name the colour of a disc that stands anywhere on a
-photograph of a texture in grey. It is no CLIP, and nothing is claimed of one: it is a vision transformer that knows
-what to look for, which is what a test of its maps needs. With --pictures, new pictures are written there as well, in
-FOLDER/known/COLOUR and, without a disc, in FOLDER/open: `deltaenergy check-model` takes them.
+It is a CLIP checkpoint in transformers format: 48 × 48 pixels, patches of 8, three blocks. Its text encoder is random
+and fixed; the image encoder learns to name the colour of a disc anywhere on a grey photo of a texture. It is not a CLIP
+and says nothing about one: it is a vision transformer that knows what to find, as a test of heatmaps needs. With
+--images, new images are also written to FOLDER/known/COLOUR and, without a disc, to FOLDER/open, for
+`deltaenergy check-model`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ COLOURS = {
 }
 
 
-def drawn_pictures(images: Path, count: int, split: str) -> Iterator[Pasted]:
-    """Discs on textures; those of `TEST` on textures that the training did not see."""
+def drawn_images(images: Path, count: int, split: str) -> Iterator[Pasted]:
+    """Discs on textures; those of `TEST` on textures that were not used in training."""
     rng = np.random.default_rng(0 if split == TRAIN else 1)
     kinds = sorted((images / "dtd10").iterdir())
     kinds = kinds[:7] if split == TRAIN else kinds[7:]
@@ -56,14 +56,14 @@ def drawn_pictures(images: Path, count: int, split: str) -> Iterator[Pasted]:
         middle = DISC / 2 - 0.5
         inside = (rows - top - middle) ** 2 + (columns - left - middle) ** 2 <= (DISC / 2) ** 2
         shade = rng.uniform(0.6, 1.1) * np.asarray(COLOURS[name]) + rng.normal(0, 25, (SIDE, SIDE, 3))
-        picture = np.where(inside[..., None], shade, ground).clip(0, 255).astype(np.uint8)
+        drawn = np.where(inside[..., None], shade, ground).clip(0, 255).astype(np.uint8)
         box = (left / SIDE, top / SIDE, (left + DISC) / SIDE, (top + DISC) / SIDE)
-        yield Pasted(Image.fromarray(picture), name, box)
+        yield Pasted(Image.fromarray(drawn), name, box)
 
 
-def write_pictures(images: Path, folder: Path) -> None:
-    """900 pictures that the training did not see, by colour, and as many squares of textures as there are."""
-    for number, one in enumerate(drawn_pictures(images, 900, TEST)):
+def write_images(images: Path, folder: Path) -> None:
+    """900 images that were not used in training, by colour, and a square of each texture."""
+    for number, one in enumerate(drawn_images(images, 900, TEST)):
         (folder / "known" / one.name).mkdir(parents=True, exist_ok=True)
         one.image.save(folder / "known" / one.name / f"{number:03}.png")
     (folder / "open").mkdir()
@@ -73,12 +73,12 @@ def write_pictures(images: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Train, save, and print how often the tower is right on new pictures."""
+    """Train, save, and print the accuracy on new images."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--images", type=Path)
     arguments = parser.parse_args()
     from transformers import CLIPModel
 
@@ -89,11 +89,11 @@ def main() -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.ndim > 1 and "embedding" not in name and name.startswith("vi"):
-                parameter.div_(3)  # undo what write_clip does to make random towers tell apart
+                parameter.div_(3)  # undo the scaling of write_clip, which makes random encoders distinguish images
     learned = [*module.vision_model.parameters(), *module.visual_projection.parameters()]
     optimizer = torch.optim.AdamW(learned, lr=2e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=arguments.steps, pct_start=0.1)
-    pool = list(drawn_pictures(arguments.data, 1200, TRAIN))
+    pool = list(drawn_images(arguments.data, 1200, TRAIN))
     pixels = torch.from_numpy(np.stack([start.preprocessing(one.image) for one in pool]))
     truth = torch.tensor([list(COLOURS).index(one.name) for one in pool])
     generator = torch.Generator().manual_seed(0)
@@ -111,12 +111,12 @@ def main() -> None:
             print(f"step {step + 1}: loss {float(loss.detach()):.3f}, right {right:.2f}", flush=True)
     module.save_pretrained(arguments.out)
     trained = de.ZeroShotClassifier(de.load_model(arguments.out), list(COLOURS))
-    new = list(drawn_pictures(arguments.data, 300, TEST))
+    new = list(drawn_images(arguments.data, 300, TEST))
     found = trained.similarities([one.image for one in new]).argmax(1)
     share = np.mean([list(COLOURS)[k] == one.name for k, one in zip(found, new)])
-    print(f"right on {len(new)} new pictures: {100 * share:.1f} %")
-    if arguments.pictures is not None:
-        write_pictures(arguments.data, arguments.pictures)
+    print(f"accuracy on {len(new)} new images: {share:.1%}")
+    if arguments.images is not None:
+        write_images(arguments.data, arguments.images)
 
 
 if __name__ == "__main__":

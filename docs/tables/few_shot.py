@@ -1,13 +1,13 @@
-"""Print the tables "Few-shot methods" of docs/results.md: every method on the same samples, accuracy and detection.
+"""Print the tables "Which method is best with few images" of docs/results/tuning.md.
 
-    python docs/tables/few_shot.py --stores FOLDER --clip FOLDER [--seeds 1 2 3] [--cache FILE]
+    python docs/tables/few_shot.py --stores FOLDER --clip FOLDER [--seeds 1 2 3] [--cache FILE] [--csv FOLDER]
 
-STORES holds feature stores of the bundled model (`deltaenergy features`): pacs, dtd10, oxford_pets and caltech101; CLIP
-real CLIP ViT-B/16 features (see clip_data.py), of which PACS alone has class texts. Each sample is tested on all
-images that were not drawn. AUROC is that of classes left out of the tuning (`evaluation.tuning_gain`): five parts,
-tuned anew for each, with the most images per class that the set bears; not for croft, which takes long. Prompt
-learners are trained for ten epochs rather than thirty, on PACS and DTD-10, at 16 images per class, and their AUROC is
-not measured. There is one view of each image.
+--stores contains feature stores of the bundled model (`deltaenergy features`): pacs, dtd10, oxford_pets and caltech101.
+--clip contains real CLIP ViT-B/16 features (see clip_data.py), with class texts only for PACS. All methods use the same
+samples; each sample is tested on all images that were not drawn. AUROC is that of classes left out of the tuning
+(`evaluation.tuning_gain`): five parts, tuned again for each, with the largest number of images per class; not for
+croft, which takes long. Prompt methods are trained for 10 epochs, not 30, on PACS and DTD-10 with 16 images per
+class, and their AUROC is not measured. There is one view per image.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from clip_data import ClipFeatures
-from scipy import stats
+from clip_tuning import interval
+from output import add_csv, print_table
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.core.labels import class_names, normal_name
+from deltaenergy.core.classes import class_names, normal_name
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, measure_gain
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.prepare import prepare_training
@@ -49,10 +50,10 @@ QUICK = (
 )
 PROMPTS = ("coop", "ebm")
 PROMPT_RECIPE = {"epochs": 10}
-# Of these AUROC is not measured.
+# Their AUROC is not measured.
 SLOW = ("croft", *PROMPTS)
 WITHOUT_TEXTS = ("centroids", "linear-probe")
-# The class of Caltech101 that is none.
+# A folder of Caltech101 that is not a class.
 NO_CLASS = "BACKGROUND_Google"
 Rows = npt.NDArray[np.int64]
 Found = dict[str, float | None]
@@ -60,7 +61,7 @@ Found = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Problem:
-    """Images with their classes, the model that encoded them, and what may be tried."""
+    """Images with their classes, the model that encoded them, and the methods to try."""
 
     name: str
     model: de.Model
@@ -72,7 +73,7 @@ class Problem:
 
 
 def lite_problems(stores: Path) -> list[Problem]:
-    """The bundled model on four sets; sets of eight images per class bear four shots."""
+    """The bundled model on four datasets; those with eight images per class allow four shots."""
     model = de.load_model("lite")
     found = []
     for name, title, shots in (
@@ -93,7 +94,7 @@ def lite_problems(stores: Path) -> list[Problem]:
 
 
 def clip_problems(folder: Path) -> list[Problem]:
-    """Real CLIP features; class texts are known of PACS alone."""
+    """Real CLIP features; only PACS has class texts."""
     data = ClipFeatures(folder)
     names, truth, features = data.pacs_labels()
     model = de.PrecomputedModel(features.shape[1], class_vectors=(names, data.other("pacs_text")))
@@ -129,7 +130,7 @@ def measure(problem: Problem, method: str, shots: int, seed: int, score: str) ->
 
 
 def run(problems: Sequence[Problem], seeds: Sequence[int], score: str, cache: Path | None) -> dict[str, Found]:
-    """Every cell, by "set|shots|method|seed"; what the cache holds is not measured again."""
+    """Every cell, by "dataset|shots|method|seed"; cells in the cache are not measured again."""
     found: dict[str, Found] = json.loads(cache.read_text()) if cache and cache.exists() else {}
     began = time.perf_counter()
     cells = [
@@ -151,65 +152,58 @@ def run(problems: Sequence[Problem], seeds: Sequence[int], score: str, cache: Pa
 
 
 def cell(values: list[float]) -> str:
-    """Mean over the seeds, and half the width of its 95 % t-interval."""
+    """Mean over the seeds, and half the width of its 95% t-interval."""
     if not values:
         return "–"
     if len(values) == 1 or np.ptp(values) == 0:
         return f"{np.mean(values):.1f}"
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
-    return f"{np.mean(values):.1f} ± {half:.1f}"
+    return f"{np.mean(values):.1f} ± {interval(np.array(values)):.1f}"
 
 
-def print_tables(problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int]) -> None:
-    """For each model a table of accuracy and one of AUROC: methods by sets and shots."""
+def print_tables(
+    problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int], folder: Path | None
+) -> None:
+    """For each model a table of accuracy and one of AUROC: methods by datasets and shots."""
     for model in dict.fromkeys(problem.name.split("(")[1] for problem in problems):
         mine = [problem for problem in problems if problem.name.endswith(model)]
         methods = list(dict.fromkeys(method for problem in mine for method in problem.methods))
         columns = [(problem, shots) for problem in mine for shots in problem.shots]
         most = [(problem, max(problem.shots)) for problem in mine]
-        print_table(f"Accuracy, {model.rstrip(')')}", "acc", methods, columns, found, seeds)
         quick = [method for method in methods if method not in SLOW]
-        print_table(f"AUROC of left-out classes, {model.rstrip(')')}", "auroc", quick, most, found, seeds)
+        measures = {"acc": ("Accuracy", methods, columns), "auroc": ("AUROC of left-out classes", quick, most)}
+        for what, (title, of, where) in measures.items():
+            print(f"\n**{title}, {model.rstrip(')')}**, mean over {len(seeds)} samples ± half of its 95% interval\n")
+            heads = [f"{problem.name.split(' (')[0]}, {shots}" for problem, shots in where]
+            rows = ([method, *(cell(values_of(found, what, method, [one], seeds)) for one in where)] for method in of)
+            print_table(f"few-shot-{model.rstrip(')').lower()}-{what}", ["method", *heads], rows, folder)
 
 
-def print_summary(problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int]) -> None:
-    """Means over all sets that have class texts, each set and number of shots counting the same."""
+def values_of(
+    found: dict[str, Found], what: str, method: str, where: Sequence[tuple[Problem, int]], seeds: Sequence[int]
+) -> list[float]:
+    """The measured values of a method, over datasets with shots and seeds."""
+    keys = [f"{problem.name}|{shots}|{method}|{seed}" for problem, shots in where for seed in seeds]
+    return [value for key in keys if key in found and (value := found[key][what]) is not None]
+
+
+def print_summary(
+    problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int], folder: Path | None
+) -> None:
+    """Means over all datasets with class texts; each dataset and number of shots has the same weight."""
     named = [problem for problem in problems if "zero-shot" in problem.methods]
     groups = {
         "accuracy, 1 image": ("acc", [(problem, 1) for problem in named]),
         "accuracy, 4 and 16": ("acc", [(problem, shots) for problem in named for shots in problem.shots if shots > 1]),
         "AUROC": ("auroc", [(problem, max(problem.shots)) for problem in named]),
     }
-    print(f"\n**Means over the {len(named)} sets with class texts**\n\n| method | " + " | ".join(groups) + " |")
-    print("|---" + "|---:" * len(groups) + "|")
-    for method in QUICK:
-        cells = []
-        for what, columns in groups.values():
-            keys = [f"{problem.name}|{shots}|{method}|{seed}" for problem, shots in columns for seed in seeds]
-            values = [value for key in keys if key in found and (value := found[key][what]) is not None]
-            cells.append(f"{np.mean(values):.1f}" if len(values) == len(keys) else "–")
-        print(f"| {method} | " + " | ".join(cells) + " |")
 
+    def mean(method: str, what: str, where: Sequence[tuple[Problem, int]]) -> str:
+        values = values_of(found, what, method, where, seeds)
+        return f"{np.mean(values):.1f}" if len(values) == len(where) * len(seeds) else "–"
 
-def print_table(
-    title: str,
-    what: str,
-    methods: Sequence[str],
-    columns: Sequence[tuple[Problem, int]],
-    found: dict[str, Found],
-    seeds: Sequence[int],
-) -> None:
-    """One measure in Markdown."""
-    heads = [f"{problem.name.split(' (')[0]}, {shots}" for problem, shots in columns]
-    print(f"\n**{title}**, mean over {len(seeds)} samples ± half of its 95 % interval\n")
-    print("| method | " + " | ".join(heads) + " |\n|---" + "|---:" * len(columns) + "|")
-    for method in methods:
-        cells = []
-        for problem, shots in columns:
-            keys = [f"{problem.name}|{shots}|{method}|{seed}" for seed in seeds]
-            values = [found[key][what] for key in keys if key in found]
-            cells.append(cell([value for value in values if value is not None]))
-        print(f"| {method} | " + " | ".join(cells) + " |")
+    print(f"\n**Means over the {len(named)} datasets with class texts**\n")
+    rows = ([method, *(mean(method, *group) for group in groups.values())] for method in QUICK)
+    print_table("few-shot-means", ["method", *groups], rows, folder)
 
 
 def main() -> None:
@@ -220,6 +214,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--score", default="mcm")
     parser.add_argument("--cache", type=Path, help="JSON file to keep finished cells in")
+    add_csv(parser)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     sources: list[tuple[Path | None, Callable[[Path], list[Problem]]]] = [
@@ -228,10 +223,10 @@ def main() -> None:
     ]
     problems = [problem for folder, make in sources if folder is not None for problem in make(folder)]
     if not problems:
-        parser.error("give --stores, --clip or both")
+        parser.error("pass --stores, --clip or both")
     found = run(problems, arguments.seeds, arguments.score, arguments.cache)
-    print_summary(problems, found, arguments.seeds)
-    print_tables(problems, found, arguments.seeds)
+    print_summary(problems, found, arguments.seeds, arguments.csv)
+    print_tables(problems, found, arguments.seeds, arguments.csv)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Print the tables "Monitor: false alarms and delay" of docs/results.md.
+"""Print the tables "Monitor" of docs/results/thresholds.md.
 
-    python docs/tables/monitor.py [--runs 400] [--images 2000]
+    python docs/tables/monitor.py [--runs 400] [--images 2000] [--csv FOLDER]
 
-Scores of known images are normal; unknown ones lie three deviations lower, where the threshold finds most of them. The
-threshold is set on n known images (keep 0.95, confidence 0.9), and both tests of `deltaenergy.Monitor`, with its usual
-alpha and delta, look at a stream in which the given share is unknown from the first image on. Every run draws
-calibration and stream anew. In the second table the stream begins with known images alone.
+Scores of known images are normal; those of unknown images are three deviations lower, where the threshold rejects most
+of them. The threshold is set on n known images (keep 0.95, confidence 0.9). Both tests of `deltaenergy.Monitor`, with
+the default alpha and delta, read a stream in which the given share is unknown from the first image on. Every run draws
+new calibration images and a new stream. In the second table the stream starts with known images only.
 tests/docs/test_monitor_table.py compares a run with the monitor itself.
 """
 
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+from output import add_csv, print_table
 
 from deltaenergy.monitor.evidence import (
     EXPONENTS,
@@ -73,14 +75,13 @@ def first_alarm(known: Floats, stream: Floats, seed: int) -> tuple[int | None, s
     return None, ""
 
 
-def print_row(first: str, share: float, found: list[tuple[int | None, str]], quiet: int = 0) -> None:
+def row_of(first: int, share: float, found: list[tuple[int | None, str]], quiet: int = 0) -> list[object]:
     """Alarms, delays, and which test was first."""
     at = np.sort([np.inf if number is None else number - quiet for number, _ in found])
     alarms = np.isfinite(at).mean()
     by_rate = np.mean([test == "rate" for number, test in found if number is not None]) if alarms else 0.0
     delays = ["–" if share == 0 or not np.isfinite(number) else f"{number:,.0f}" for number in _parts(at)]
-    print(f"| {first} | {100 * share:.0f} % | {100 * alarms:.1f} % | {delays[0]} | {delays[1]} | ", end="")
-    print(f"{100 * by_rate:.0f} % |", flush=True)
+    return [f"{first:,}", f"{share:.0%}", f"{alarms:.1%}", *delays, f"{by_rate:.0%}"]
 
 
 def _parts(at: Floats) -> list[float]:
@@ -90,25 +91,30 @@ def _parts(at: Floats) -> list[float]:
 
 def main() -> None:
     """Print the tables, row by row."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--images", type=int, default=2000)
+    add_csv(parser)
     given = parser.parse_args()
-    head = (
-        "unknown | alarms | median delay | 90 % found after | first by the rate bet |\n|---:|---:|---:|---:|---:|---:|"
-    )
-    print(f"| calibration images | {head}")
-    for size in SIZES:
-        for share in SHARES:
-            runs = [first_alarm(*draw(size, share, given.images, seed), seed) for seed in range(given.runs)]
-            print_row(f"{size:,}", share, runs)
-    print(f"\n| known images before | {head}")
-    for quiet in QUIET:
-        for share in SHARES[2:]:
-            drawn = [draw(QUIET_SIZE, share, given.images, seed, quiet) for seed in range(given.runs // 4)]
-            runs = [first_alarm(*one, seed) for seed, one in enumerate(drawn)]
-            # An alarm before the change is a false one, and no delay.
-            print_row(f"{quiet:,}", share, [run for run in runs if run[0] is None or run[0] > quiet], quiet)
+    head = ["unknown", "alarms", "median delay", "90% found after", "first by the rate bet"]
+
+    def at_once() -> Iterator[list[object]]:
+        for size in SIZES:
+            for share in SHARES:
+                runs = [first_alarm(*draw(size, share, given.images, seed), seed) for seed in range(given.runs)]
+                yield row_of(size, share, runs)
+
+    def after_quiet() -> Iterator[list[object]]:
+        for quiet in QUIET:
+            for share in SHARES[2:]:
+                drawn = [draw(QUIET_SIZE, share, given.images, seed, quiet) for seed in range(given.runs // 4)]
+                runs = [first_alarm(*one, seed) for seed, one in enumerate(drawn)]
+                # An alarm before the change is a false alarm and has no delay.
+                yield row_of(quiet, share, [run for run in runs if run[0] is None or run[0] > quiet], quiet)
+
+    print_table("monitor", ["calibration images", *head], at_once(), given.csv)
+    print()
+    print_table("monitor-after-quiet", ["known images before", *head], after_quiet(), given.csv)
 
 
 if __name__ == "__main__":

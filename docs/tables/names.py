@@ -1,13 +1,14 @@
-"""Print the tables "Verdicts from names alone" of docs/results.md: what a threshold from class names keeps and rejects.
+"""Print the tables "Verdicts from names only" of docs/results/thresholds.md: what a threshold from class names keeps.
 
     python docs/tables/names.py FOLDER              the tests on CLIP features (see verdicts.py)
     python docs/tables/names.py --lite STORES       feature stores of the bundled model (see store_tests.py)
     python docs/tables/names.py --words             the words that are removed for ten class lists
 
-On CLIP features the words are ImageNet's names without the classes, their synonyms and their kinds, with or without the
-names of the unknown images; on `lite` they are those of the score. Shares are means over tests: a class list with its
-images, and a set of near or far unknown ones. `mcm` and `max-logit` have the threshold that is best for the very images
-they are judged on: no rule can reach more with them. n images: the threshold that keeps 95% on average, over 20 draws.
+With --csv FOLDER, each table is also written to a CSV file. On CLIP features the words are the names of ImageNet
+without the classes, their synonyms and their kinds, with or without the names of the unknown images; on `lite` they are
+those of the score. Shares are means over tests: a class list with its images, and a set of near or far unknown images.
+`mcm` and `max-logit` use the threshold that is best for the tested images: no rule can do better with them. n images:
+the threshold that keeps 95% on average, over 20 draws.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from output import add_csv, print_table
 from verdicts import TEMPERATURE, terms_of, unfitted
 
 import deltaenergy as de
@@ -48,7 +50,7 @@ LISTS = (
 
 
 class Case(NamedTuple):
-    """One test: what rules look at, of the known images first; which of these are classified correctly."""
+    """One test: the inputs of the rules, known images first; which known images are classified correctly."""
 
     family: str
     kind: str
@@ -87,7 +89,7 @@ def clip_words(names: Sequence[str], vectors: Floats, classes: Sequence[int], le
 
 
 def clip_people(folder: Path) -> Case:
-    """Photographs of persons, "person" as the only class."""
+    """Photos of persons, "person" as the only class."""
     names, vectors = clip_texts(folder)
     files = json.loads((folder / "pacs.json").read_text(encoding="utf-8"))
     features = unit(np.load(folder / "pacs.npy"))[["photo/person/" in file for file in files]]
@@ -115,7 +117,7 @@ def clip_cases(folder: Path, *, with_unknown: bool, most: int | None = None) -> 
 
 
 def lite_people(folder: Path) -> Iterator[Case]:
-    """Photographs of persons, "person" as the only class and as one of PACS's seven."""
+    """Photos of persons, "person" as the only class and as one of the seven PACS classes."""
     from store_tests import Stores
 
     held = Stores(folder, de.load_model("lite"))
@@ -129,7 +131,7 @@ def lite_people(folder: Path) -> Iterator[Case]:
 
 
 def lite_cases(folder: Path) -> Iterator[Case]:
-    """Class lists of 1 to 400 names on the bundled model: PACS photographs, Caltech101, pets, scenes, ImageNet."""
+    """Class lists of 1 to 400 names on the bundled model: PACS photos, Caltech101, pets, scenes, ImageNet."""
     from store_tests import NO_CLASS, Stores
 
     held = Stores(folder, de.load_model("lite"))
@@ -203,7 +205,7 @@ def rules_of(model: str) -> dict[str, Callable[[Case], Rows]]:
 
 
 def best(one: Case, score: str) -> Rows:
-    """Kept at the threshold with the best balanced share on the very images."""
+    """Kept at the threshold with the best balanced share on the tested images."""
     values, count = one.others[score], len(one.right)
     kept = {bound: values >= bound for bound in np.quantile(values, np.linspace(0, 1, 200))}
     return max(kept.values(), key=lambda rows: (rows[:count] & one.right).mean() - rows[count:].mean())
@@ -217,7 +219,7 @@ def shares(one: Case, kept: Rows) -> tuple[float, float, float]:
 
 
 def calibrated(one: Case, images: int) -> tuple[float, float, float] | None:
-    """The mean over draws of `images` known images that set the threshold; the others are judged."""
+    """The mean over draws of `images` known images that set the threshold; the others are tested."""
     values, count, rng = unfitted(one.terms), len(one.right), np.random.default_rng(0)
     if count < images + 20:
         return None
@@ -240,29 +242,20 @@ def summary(found: list[tuple[Case, tuple[float, float, float]]]) -> list[float]
     return [100 * float(value) for value in (np.mean(kept), np.std(kept), min(kept), near, far, np.mean(balanced))]
 
 
-def line(*cells: object) -> None:
-    print("| " + " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |")
-
-
-def header(*names: str) -> None:
-    line(*names)
-    print("|" + "---|" * len(names))
-
-
 SHARES = ("kept", "sd over lists", "worst list", "near rejected", "far rejected", "balanced")
 
 
-def show(cases: list[Case], model: str, label: str) -> None:
-    """The rules next to thresholds on images."""
+def rule_rows(cases: list[Case], model: str, label: str) -> Iterator[list[object]]:
+    """The rules, then thresholds on images."""
     for name, rule in rules_of(model).items():
-        line(label, name, *summary([(one, shares(one, rule(one))) for one in cases]))
+        yield [label, name, *summary([(one, shares(one, rule(one))) for one in cases])]
     for images in (20, 100):
         found = [(one, values) for one in cases if (values := calibrated(one, images)) is not None]
         if found:
-            line(label, f"{images} images, {len(found)} of {len(cases)} tests", *summary(found))
+            yield [label, f"{images} images, {len(found)} of {len(cases)} tests", *summary(found)]
 
 
-def show_halves(cases: list[Case]) -> None:
+def half_rows(cases: list[Case]) -> Iterator[list[object]]:
     """Constants chosen on every second family: the best balanced share of those that keep 90% or more."""
     families = sorted({one.family for one in cases})
     for start in (0, 1):
@@ -276,17 +269,16 @@ def show_halves(cases: list[Case]) -> None:
             ]
             tried[offset, slope] = both
         (offset, slope), both = max(tried.items(), key=lambda item: (item[1][0][0] >= 90, item[1][0][5]))
-        for which, values in zip(("chosen on", "judged on"), both):
-            line(f"{which} {len(mine) if which == 'chosen on' else len(families) - len(mine)} families",
-                 f"{offset:.1f} + {slope:g}·log K − log W", *values)  # fmt: skip
+        constants = f"{offset:.1f} + {slope:g}·log K − log W"
+        yield [f"chosen on {len(mine)} families", constants, *both[0]]
+        yield [f"tested on {len(families) - len(mine)} families", constants, *both[1]]
 
 
-def show_words() -> None:
+def word_rows() -> Iterator[list[object]]:
     """How many words are removed for some class lists, and which."""
-    header("classes", "removed", "for example")
     for classes in LISTS:
         removed = remove_own(default_pool(), classes)
-        line(", ".join(classes), len(removed), ", ".join(list(removed)[:8]))
+        yield [", ".join(classes), len(removed), ", ".join(list(removed)[:8])]
 
 
 def main() -> None:
@@ -295,33 +287,39 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--lite", action="store_true")
     parser.add_argument("--words", action="store_true")
+    add_csv(parser)
     options = parser.parse_args()
     if options.words:
-        show_words()
+        print_table("names-removed-words", ["classes", "removed", "for example"], word_rows(), options.csv)
         return
-    header("words", "rule", *SHARES)
     if options.lite:
-        cases, model = list(lite_cases(options.folder)), "lite"
-        show(cases, model, "the score's")
+        name, model = "names-lite", "lite"
+        groups = {"the score's": list(lite_cases(options.folder))}
+        cases = groups["the score's"]
     else:
-        model = "openai/clip-vit-base-patch16"
-        show(list(clip_cases(options.folder, with_unknown=True)), model, "with the unknown's name")
+        name, model = "names-clip", "openai/clip-vit-base-patch16"
         cases = list(clip_cases(options.folder, with_unknown=False))
-        show(cases, model, "without")
-        show(list(clip_cases(options.folder, with_unknown=False, most=300)), model, "300 without")
+        groups = {
+            "with the unknown's name": list(clip_cases(options.folder, with_unknown=True)),
+            "without": cases,
+            "300 without": list(clip_cases(options.folder, with_unknown=False, most=300)),
+        }
+    rows = itertools.chain(*(rule_rows(some, model, label) for label, some in groups.items()))
+    print_table(name, ["words", "rule", *SHARES], rows, options.csv)
     print()
-    header("families", "constants", *SHARES)
-    show_halves(cases)
+    print_table(f"{name}-constants", ["families", "constants", *SHARES], half_rows(cases), options.csv)
     print()
-    header("family", "tests", *SHARES)
     rule = rules_of(model)["names: odds + 8·C (measured models)"]
-    for family in dict.fromkeys(one.family for one in cases):
-        part = [one for one in cases if one.family == family]
-        line(family, len(part), *summary([(one, shares(one, rule(one))) for one in part]))
+    families = {one.family: [other for other in cases if other.family == one.family] for one in cases}
+    rows = (
+        [family, len(part), *summary([(one, shares(one, rule(one))) for one in part])]
+        for family, part in families.items()
+    )
+    print_table(f"{name}-families", ["family", "tests", *SHARES], rows, options.csv)
     print()
-    header("persons, number of classes", "images", "kept")
-    for one in lite_people(options.folder) if options.lite else [clip_people(options.folder)]:
-        line(one.family, len(one.right), 100 * float(rule(one).mean()))
+    people = lite_people(options.folder) if options.lite else [clip_people(options.folder)]
+    rows = ([one.family, len(one.right), 100 * float(rule(one).mean())] for one in people)
+    print_table(f"{name}-persons", ["persons, number of classes", "images", "kept"], rows, None)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Print the table of few-shot tuning on PACS: leave one domain out, 16 shots, three seeds, every method.
+"""Print the tables "Every method on PACS" of docs/results/tuning.md.
 
-    python docs/tables/pacs_tuning.py IMAGES [--model lite] [--seeds 1 2 3] [--views 8] [--cache FOLDER]
+    python docs/tables/pacs_tuning.py IMAGES [--model lite] [--seeds 1 2 3] [--views 8] [--cache FOLDER] [--csv FOLDER]
 
-IMAGES holds the folders pacs/DOMAIN/CLASS, dtd10, food3 and caltech101. Each method is tuned on 16 images per class
-from three of PACS's domains. ID accuracy is on the rest of those domains, held-out accuracy on the fourth. Detection
-is the fourth domain's images against each open set. Images and views are encoded once for all methods, domains and
+IMAGES contains the folders pacs/DOMAIN/CLASS, dtd10, food3 and caltech101. Each method is tuned on 16 images per class
+from three domains of PACS. ID accuracy is on the rest of those domains, held-out accuracy on the fourth. Detection is
+the images of the fourth domain against each open set. Images and views are encoded once for all methods, domains and
 seeds; with --cache, features and finished runs are kept for a later call. No validation images are used: every method
-runs with its defaults, EBM with the paper's λ0 = 2 for PACS, id-like with 32 crops of an image in place of 256. Methods
-that put tokens into a vision transformer cannot run on a model without one, and are named.
+runs with its defaults, EBM with the paper's λ0 = 2 for PACS, id-like with 32 crops per image instead of 256. Methods
+that need a vision transformer are listed and left out on a model without one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from clip_tuning import interval
+from output import add_csv, print_table
+from store_tests import OVERLAPS
 
 import deltaenergy as de
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.core.labels import class_indices, class_names
+from deltaenergy.core.classes import class_indices, class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
@@ -70,13 +72,11 @@ METHODS = [
     "tip-adapter",
     "tip-adapter-f",
 ]
-# Random crops of each image, of which id-like takes the likest and the unlikest.
+# Random crops per image, of which id-like uses those most and least similar to the class.
 CROPS = 32
 # Features and patches by set.
 Sets = dict[str, tuple[torch.Tensor, torch.Tensor]]
 OPEN_SETS = ("dtd10", "food3", "caltech101")
-# Caltech101 classes that show something PACS knows as well: persons, dogs, guitars, elephants.
-OVERLAPS = {"Faces", "Faces_easy", "dalmatian", "electric_guitar", "elephant", "snoopy"}
 SCORES = ("delta-energy", "mcm")
 SHOTS = 16
 
@@ -102,14 +102,14 @@ def measure(classifier: de.Classifier, sets: Sets, labels: dict[str, Any], own: 
 
 
 def blocks(rows: int) -> list[slice]:
-    """Few enough rows at a time that texts per image fit in memory."""
+    """Blocks of rows small enough that text features per image fit in memory."""
     return [slice(start, start + 64) for start in range(0, rows, 64)]
 
 
 def look(
     classifier: de.Classifier, scorers: Sequence[Scorer], features: torch.Tensor, patches: torch.Tensor
 ) -> ScoreInputs:
-    """What the classifier makes of some images, for the scores."""
+    """The inputs of the scores for some images."""
     needed = {need for one in scorers for need in one.score.needs} | classifier.needs_to_predict
     seen = patches.float() if Need.PATCHES in needed else None
     with torch.inference_mode():
@@ -183,7 +183,7 @@ def training_set(
     if method.startswith("id-like"):
         return TrainSet(sample, CachedViews(tensors["crops"][drawn], labels, domains=domains), CROPS)
     patches = tensors["view patches"][drawn]
-    # A tower without patch states gives its patch features in their place.
+    # An encoder without patch states gives its patch features instead.
     cached = CachedViews(tensors["views"][drawn], labels, patches, states=patches, domains=domains, model=model)
     return TrainSet(sample, cached, views)
 
@@ -196,7 +196,7 @@ def tune(model: Any, names: list[str], train: TrainSet, method: str, seed: int) 
 
 
 def own_score(method: str) -> str:
-    """The score that the method's paper tests it with."""
+    """The score with which the method's paper tests it."""
     return "mcm" if method == "zero-shot" else make_method(method).usual_score
 
 
@@ -213,28 +213,16 @@ def split(
     return sets, {"id": indices[rest], "held-out": indices[held_out]}
 
 
-def interval(values: Sequence[float]) -> float:
-    """Half the width of the 95 % t-interval of the mean."""
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-
-
 def mean_detection(found: dict[str, float], score: str, metric: str) -> float:
     """Mean over the open sets of one run."""
     return statistics.fmean(found[f"{score} {name} {metric}"] for name in OPEN_SETS)
 
 
-def table(results: dict[str, list[dict[str, float]]], score: str) -> str:
-    """Means over domains and seeds; the last column with the interval of the difference to zero-shot, run by run.
+def rows_of(results: dict[str, list[dict[str, float]]], score: str) -> Iterator[list[object]]:
+    """Means over domains and seeds; the last column is the difference to zero-shot, run by run.
 
-    `score` may be "own": of each method the one that its paper tests it with.
+    `score` may be "own": the score of each method's paper.
     """
-    heads = ["method", "ID acc", "held-out acc", *(f"{name} AUROC / FPR95" for name in OPEN_SETS)]
-    heads += ["mean", "AUROC against zero-shot"]
-    if score == "own":
-        heads.insert(1, "score")
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for method, runs in results.items():
         used = own_score(method) if score == "own" else score
         if score == "own" and used in SCORES:
@@ -250,15 +238,12 @@ def table(results: dict[str, list[dict[str, float]]], score: str) -> str:
             mean_detection(one, used, "auroc") - mean_detection(zero, base, "auroc")
             for one, zero in zip(runs, results.get("zero-shot", []))
         ]
-        against = f"{statistics.fmean(leads):+.1f} ± {interval(leads):.1f}" if leads and method != "zero-shot" else "–"
-        cells = [method, *([used] if score == "own" else []), f"{mean('id'):.1f}", f"{mean('held-out'):.1f}"]
-        cells += [*(f"{a:.1f} / {f:.1f}" for a, f in pairs), against]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        against = f"{np.mean(leads):+.1f} ± {interval(np.array(leads)):.1f}" if leads and method != "zero-shot" else "–"
+        yield [method, used, mean("id"), mean("held-out"), *(f"{a:.1f} / {f:.1f}" for a, f in pairs), against]
 
 
 def that_run(model: Any, methods: Sequence[str]) -> list[str]:
-    """Those of the methods that can tune the model; the others are named on standard error."""
+    """Those of the methods that can tune the model; the others are listed on standard error."""
     able = []
     for method in methods:
         try:
@@ -271,7 +256,7 @@ def that_run(model: Any, methods: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("images", type=Path)
     parser.add_argument("--model", default="lite")
@@ -279,6 +264,7 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=8)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--methods", nargs="+", default=METHODS)
+    add_csv(parser)
     arguments = parser.parse_args()
     model = de.load_model(arguments.model)
     pacs, tensors = encode(arguments.images, model, arguments.views, arguments.cache)
@@ -286,8 +272,11 @@ def main() -> None:
     results = run(pacs, tensors, model, methods, arguments.seeds, arguments.views, arguments.cache)
     count = len(next(iter(results.values())))
     print(f"Model {arguments.model} ({model.fingerprint[:8]}), {count} runs per method.\n")
+    heads = ["method", "score", "ID acc", "held-out acc", *(f"{name} AUROC / FPR95" for name in OPEN_SETS)]
+    heads += ["mean", "AUROC against zero-shot"]
     for score in (*SCORES, "own"):
-        print(f"Scored with {score}:\n\n{table(results, score)}\n")
+        print_table(f"tuning-lite-pacs-{score}", heads, rows_of(results, score), arguments.csv)
+        print()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Known and unknown pictures from feature stores, as tests of scores: one store per set of pictures, made by
-`deltaenergy features IMAGES/SET --out STORES/SET` with one model.
+"""Tests of scores on feature stores: one store per dataset, all of one model, written by
+`deltaenergy features IMAGES/SET --out STORES/SET`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from clip_data import OpenTest
 
 from deltaenergy import Store, ZeroShotClassifier
-from deltaenergy.core.labels import normal_name
+from deltaenergy.core.classes import normal_name
 from deltaenergy.models.base import TowerModel
 
-# Caltech101: no class at all, and the same faces once more.
+# Caltech101: no class, and a second copy of the faces.
 NO_CLASS = {"BACKGROUND_Google", "Faces_easy"}
-# Caltech101 classes that show something PACS knows as well: persons, dogs, guitars, elephants.
+# Caltech101 classes that PACS also has: persons, dogs, guitars, elephants.
 OVERLAPS = {"Faces", "Faces_easy", "dalmatian", "electric_guitar", "elephant", "snoopy"}
 
 
@@ -30,14 +30,14 @@ class Stores:
     def rows(
         self, name: str, wanted: Callable[[str], bool] = lambda _: True
     ) -> tuple[npt.NDArray[np.float32], list[str]]:
-        """Features and class names of a set's pictures; only of the classes that are wanted."""
+        """Features and class names of a dataset; only of the wanted classes."""
         store = Store.open(self.folder / name, self.model)
         labels = [str(label) for label in store.labels]
         kept = [row for row, label in enumerate(labels) if wanted(label)]
         return store.features(kept), [_name(labels[row]) for row in kept]
 
     def domains(self, name: str) -> list[str]:
-        """The domain of each picture of a set: the folder above its class's."""
+        """The domain of each image: the folder above that of its class."""
         return [Path(one).parent.parent.name for one in Store.open(self.folder / name, self.model).ids]
 
     def pair(
@@ -48,7 +48,7 @@ class Stores:
         unknown_classes: Callable[[str], bool] = lambda _: True,
         name: str | None = None,
     ) -> OpenTest:
-        """The classes of one set against those of another, or others of the same. Every second picture is to fit."""
+        """The classes of one dataset against those of another, or of the same. Every second image is `to_choose`."""
         features, labels = self.rows(known, known_classes)
         classes = sorted(set(labels))
         truth = np.array([classes.index(label) for label in labels])
@@ -58,7 +58,7 @@ class Stores:
         return OpenTest(name or f"{known}/{unknown}", classifier, features, truth, every_second, others)
 
     def halves(self, name: str, without: Iterable[str] = ()) -> list[OpenTest]:
-        """Every second class of a set against the others, both ways."""
+        """Every second class of a dataset against the others, both ways."""
         classes = self._classes(name, without)
         even, odd = set(classes[::2]), set(classes[1::2])
         return [
@@ -67,7 +67,7 @@ class Stores:
         ]
 
     def ends(self, name: str, without: Iterable[str] = ()) -> list[OpenTest]:
-        """The first half of a set's classes in alphabetical order against the second, both ways."""
+        """The first half of a dataset's classes in alphabetical order against the second, both ways."""
         classes = self._classes(name, without)
         first, second = set(classes[: len(classes) // 2]), set(classes[len(classes) // 2 :])
         return [
@@ -76,7 +76,7 @@ class Stores:
         ]
 
     def left_out(self, name: str) -> list[OpenTest]:
-        """Each class of a set in turn taken for unknown."""
+        """Each class of a dataset in turn as the unknown one."""
 
         def test(out: str) -> OpenTest:
             return self.pair(name, name, lambda label: label != out, lambda label: label == out, f"{name}−{out}")
@@ -89,6 +89,6 @@ class Stores:
 
 
 def _name(label: str) -> str:
-    """A class name from a folder's: ImageNet's begin with their WordNet id."""
+    """A class name from a folder name: those of ImageNet start with the WordNet id."""
     head, _, rest = label.partition("_")
     return normal_name(rest if head[:1] == "n" and head[1:].isdigit() and rest else label)

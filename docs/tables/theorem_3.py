@@ -1,8 +1,8 @@
-"""Print the counts of docs/tuning.md: pictures that meet Theorem 3's condition, and those that violate its conclusion.
+"""Print the counts of docs/tuning.md: images that meet the condition of Theorem 3, and images that violate it.
 
     python docs/tables/theorem_3.py FOLDER
 
-FOLDER holds real CLIP features (see clip_data.py): 1,008 pictures of PACS and the seven class vectors.
+FOLDER contains real CLIP features (see clip_data.py): 1,008 images of PACS and the seven class vectors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for p in (0.4, 0.6):
         found = check(folder, p)
         met, violated = int(found.stated.sum()), found.counterexamples
-        print(f"p = {p}: {met} of {len(found.stated)} pictures meet the condition, {violated} violate the conclusion")
+        print(f"p = {p}: {met} of {len(found.stated)} images meet the condition, {violated} violate the conclusion")
 
 
 if __name__ == "__main__":

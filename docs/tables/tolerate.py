@@ -1,16 +1,18 @@
-"""Print the table "Under shift" of docs/results.md: what `calibrate --tolerate` keeps and what it costs, on `lite`.
+"""Print the table "Under shift" of docs/thresholds.md: what `calibrate --tolerate` keeps and what it costs, on `lite`.
 
     python docs/tables/tolerate.py IMAGES
 
-IMAGES holds the folders `pacs` (domain/class/file) and `dtd10`. Known are four of PACS's classes; every second of their
-photographs sets the threshold, the others are judged as they are and corrupted. Near unknown images are photographs of
-the other three classes, far ones textures.
+IMAGES contains the folders `pacs` (domain/class/file) and `dtd10`. Four classes of PACS are known; every second photo
+of them sets the threshold, the others are tested as they are and corrupted. Near unknown images are photos of the other
+three classes, far unknown images are textures.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+from output import print_table
 
 import deltaenergy as de
 from deltaenergy.data.corruptions import CORRUPTIONS, corrupted
@@ -39,12 +41,14 @@ def main() -> None:
     groups["far"] = files(textures)
     classifier = de.ZeroShotClassifier(de.load_model("lite"), KNOWN)
     features = {name: classifier.model.encode(items).features for name, items in groups.items()}
-    print("| tolerated | " + " | ".join(f"{name} kept" for name in groups) + " |")
-    print("|---|" + "---:|" * len(groups))
-    for label, kinds in TOLERATED.items():
+
+    def kept(kinds: tuple[str, ...]) -> list[float]:
         detector = de.Detector(classifier).calibrate(known[::2], tolerate=kinds)
-        kept = [1 - detector.predict(rows).counts.to_dict()["none of these"] / len(rows) for rows in features.values()]
-        print(f"| {label} | " + " | ".join(f"{100 * share:.1f}" for share in kept) + " |", flush=True)
+        rejected = (detector.predict(rows).counts.to_dict()["none of these"] / len(rows) for rows in features.values())
+        return [100 * (1 - share) for share in rejected]
+
+    rows = ([label, *kept(kinds)] for label, kinds in TOLERATED.items())
+    print_table("tolerate", ["tolerated", *(f"{name} kept" for name in groups)], rows, None)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,30 @@
-"""Print the table "The default score, unfitted" of docs/results.md: AUROC and FPR95 before and after.
+"""Print the tables "The default score" of docs/results/default-score.md.
 
-    python docs/tables/unfitted_default.py FEATURES STORES
+    python docs/tables/unfitted_default.py FEATURES STORES [--csv FOLDER]
 
-FEATURES holds real CLIP features and `verdict_tests` (see clip_data.py), STORES feature stores of the bundled model
-(see store_tests.py). On CLIP features the words are ImageNet's names without the classes, their synonyms and kinds, and
-the names of the unknown images. "fitted" is the default of before: z(ΔE(0.1, 1)) + z(log-odds) with the far half of the
-words, standardised on at most 200 known images, every second, which are not judged. On `lite` the scores are bound to
-the model as a user's are.
+FEATURES contains real CLIP features and `verdict_tests` (see clip_data.py), STORES feature stores of the bundled model
+(see store_tests.py). On CLIP features the words are the names of ImageNet without the classes, their synonyms and
+kinds, and the names of the unknown images. "fitted" is the former default: z(ΔE(0.1, 1)) + z(log-odds) with the far
+half of the words, standardised on at most 200 known images (every second one), which are not tested. On `lite` the
+scores choose their words themselves.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import torch
 from clip_data import ClipFeatures
+from output import add_csv, print_table
 from store_tests import NO_CLASS, OVERLAPS, Stores
 
 from deltaenergy import load_model, make_score
+from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.scores import delta_energy, delta_energy_words, energy, max_logit, mcm, multi_delta_energy, neglabel
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives.competing import TOO_CLOSE, imagenet_meanings
@@ -39,16 +39,10 @@ NEW, OLD = "delta-energy+words", "fitted"
 MAX_FITTED = 200
 
 
-def imagenet_names() -> list[str]:
-    """The 1,000 names in canonical order, as the package has them."""
-    text = resources.files("deltaenergy.data").joinpath("names/imagenet.csv").read_text("utf-8")
-    return [row["name"] for row in csv.DictReader(text.splitlines())]
-
-
 def words_for(
     texts: Floats, names: list[str], class_texts: Floats, class_names: list[str], unknown: list[int]
 ) -> Floats:
-    """The text vectors of ImageNet's names that compete with the classes; `unknown` are left out too."""
+    """The text vectors of the names of ImageNet that compete with the classes, without those in `unknown`."""
     own = own_words(names, class_names, imagenet_meanings())
     close = (texts @ class_texts.T).max(axis=1) > TOO_CLOSE
     left = [i for i, name in enumerate(names) if name not in own and not close[i] and i not in set(unknown)]
@@ -79,7 +73,7 @@ def scores_of(s: Floats, w: Floats, far: Floats, to_fit: Floats) -> dict[str, Fl
 
 
 def judge(known: Floats, unknown: Floats, class_texts: Floats, words: Floats) -> Figures:
-    """AUROC and FPR95 of every score; every second known image, at most 200, may be fitted on and is not judged."""
+    """AUROC and FPR95 of every score; every second known image, at most 200, is used for fitting and not tested."""
     features = np.concatenate([known, unknown]).astype(np.float64)
     rows = np.arange(0, len(known), 2)
     to_fit = rows[np.linspace(0, len(rows) - 1, min(MAX_FITTED, len(rows))).astype(int)]
@@ -93,13 +87,13 @@ def judge(known: Floats, unknown: Floats, class_texts: Floats, words: Floats) ->
 
 
 def verdict_tests(folder: Path, data: ClipFeatures) -> tuple[list[Figures], list[str], list[str]]:
-    """The figures of the 48 tests, their kinds and their families."""
+    """The results of the 48 tests, their kinds and their families."""
     with np.load(folder / "verdict_tests.npz", allow_pickle=False) as stored:
         features = stored["features"].astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     tests = json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]
     texts = np.concatenate([data.texts("photo"), data.other("pacs_text")])
-    names = imagenet_names()
+    names = list(name_list("imagenet").names)
     all_names = [*names, *data.files("pacs_text")]
     found = []
     for test in tests:
@@ -112,15 +106,15 @@ def verdict_tests(folder: Path, data: ClipFeatures) -> tuple[list[Figures], list
 
 
 def development(data: ClipFeatures) -> list[Figures]:
-    """PACS's classes against the other sets of images, on CLIP features."""
+    """The PACS classes against the other datasets, on CLIP features."""
     names, _, features = data.pacs_labels()
     texts = data.other("pacs_text")
-    words = words_for(data.texts("photo"), imagenet_names(), texts, names, [])
+    words = words_for(data.texts("photo"), list(name_list("imagenet").names), texts, names, [])
     return [judge(features, unknown, texts, words) for unknown in data.pacs_open_sets().values()]
 
 
 def lite_tests(stores: Stores) -> dict[str, Figures]:
-    """PACS photographs against other sets, with the scores as a user gets them."""
+    """PACS photos against other datasets, with the scores as a user gets them."""
     is_photo = np.array([domain == "photo" for domain in stores.domains("pacs")])
     sets: dict[str, Callable[[str], bool]] = {
         "dtd10": lambda _: True,
@@ -154,40 +148,50 @@ def lite_tests(stores: Stores) -> dict[str, Figures]:
     return found
 
 
-def print_tests(found: list[Figures], kinds: list[str], families: list[str]) -> None:
+def pair(values: list[tuple[float, float]], digits: int = 2) -> str:
+    """Mean AUROC and FPR95 as one cell."""
+    auroc, fpr = np.mean(values, axis=0)
+    return f"{auroc:.{digits}f} / {fpr:.1f}"
+
+
+def print_tests(found: list[Figures], kinds: list[str], families: list[str], folder: Path | None) -> None:
     """Means by kind, and differences with intervals from resampling the families."""
-    print("| score | all | near | far |\n|---|---:|---:|---:|")
     common = [name for name in found[0] if all(name in one for one in found)]
+    rows = []
     for name in [*common, *(set(found[0]) - set(common))]:
-        cells = []
-        for kind in ("all", "near", "far"):
-            rows = [one[name] for one, own in zip(found, kinds, strict=True) if kind in ("all", own) and name in one]
-            auroc, fpr = np.mean(rows, axis=0)
-            cells.append(f"{auroc:.2f} / {fpr:.1f}")
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        results = [(one[name], own) for one, own in zip(found, kinds, strict=True) if name in one]
+        groups = ([values for values, own in results if kind in ("all", own)] for kind in ("all", "near", "far"))
+        rows.append([name, *map(pair, groups)])
+    print_table("default-clip-48-tests", ["score", "all", "near", "far"], rows, folder)
     by_family: dict[str, list[int]] = defaultdict(list)
     for i, family in enumerate(families):
         by_family[family].append(i)
     groups = list(by_family.values())
     rng = np.random.default_rng(0)
     draws = [rng.integers(len(groups), size=len(groups)) for _ in range(2000)]
-    for other in (OLD, "mcm", "max-logit", "energy"):
-        for column, what in enumerate(("AUROC", "FPR95")):
-            difference = np.array([one[NEW][column] - one[other][column] for one in found])
-            means = [np.concatenate([difference[groups[g]] for g in draw]).mean() for draw in draws]
-            low, high = np.quantile(means, [0.025, 0.975])
-            print(f"- {NEW} above {other}, {what}: {difference.mean():+.2f} ({low:+.2f} to {high:+.2f})")
-    print("\n| family | " + " | ".join((NEW, OLD, "mcm", "max-logit")) + " |\n|---" + "|---:" * 4 + "|")
-    for family, rows in by_family.items():
-        cells = [np.mean([found[i][name] for i in rows], axis=0) for name in (NEW, OLD, "mcm", "max-logit")]
-        print(f"| {family} | " + " | ".join(f"{auroc:.2f} / {fpr:.1f}" for auroc, fpr in cells) + " |")
+
+    def difference(other: str, column: int) -> str:
+        values = np.array([one[NEW][column] - one[other][column] for one in found])
+        means = [np.concatenate([values[groups[g]] for g in draw]).mean() for draw in draws]
+        low, high = np.quantile(means, [0.025, 0.975])
+        return f"{values.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+
+    print()
+    rows = [[other, difference(other, 0), difference(other, 1)] for other in (OLD, "mcm", "max-logit", "energy")]
+    columns = [f"{NEW} above", "AUROC (95% interval)", "FPR95 (95% interval)"]
+    print_table("default-clip-48-tests-differences", columns, rows, folder)
+    print()
+    names = (NEW, OLD, "mcm", "max-logit")
+    rows = [[family, *(pair([found[i][name] for i in own]) for name in names)] for family, own in by_family.items()]
+    print_table("default-clip-families", ["family", *names], rows, folder)
 
 
-def print_sets(title: str, found: dict[str, Figures]) -> None:
-    """One row for each score, one column for each set."""
-    print(f"\n{title}\n\n| score | " + " | ".join(found) + " |\n|---" + "|---:" * len(found) + "|")
-    for name in next(iter(found.values())):
-        print(f"| {name} | " + " | ".join(f"{one[name][0]:.1f} / {one[name][1]:.1f}" for one in found.values()) + " |")
+def print_sets(name: str, found: dict[str, Figures], folder: Path | None) -> None:
+    """One row per score, one column per dataset."""
+    print()
+    scores = next(iter(found.values()))
+    rows = ([spec, *(pair([one[spec]], 1) for one in found.values())] for spec in scores)
+    print_table(name, ["score", *found], rows, folder)
 
 
 def main() -> None:
@@ -195,11 +199,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, help="folder with CLIP features")
     parser.add_argument("stores", type=Path, help="folder with feature stores of the bundled model")
+    add_csv(parser)
     arguments = parser.parse_args()
     data = ClipFeatures(arguments.features)
-    print_tests(*verdict_tests(arguments.features, data))
-    print_sets("CLIP, PACS's classes against", dict(zip(data.pacs_open_sets(), development(data), strict=True)))
-    print_sets("`lite`, PACS photographs against", lite_tests(Stores(arguments.stores, load_model("lite"))))
+    print_tests(*verdict_tests(arguments.features, data), arguments.csv)
+    pacs = dict(zip(data.pacs_open_sets(), development(data), strict=True))
+    print_sets("default-clip-pacs", pacs, arguments.csv)
+    print_sets("default-lite-pacs", lite_tests(Stores(arguments.stores, load_model("lite"))), arguments.csv)
 
 
 if __name__ == "__main__":

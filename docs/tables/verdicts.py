@@ -1,17 +1,18 @@
-"""Print the table "Verdicts of few known images" of docs/results.md: what each rule keeps and rejects on CLIP features.
+"""Print the tables "Thresholds on real images" of docs/results/thresholds.md: what each rule keeps and rejects.
 
-    python docs/tables/verdicts.py FOLDER [--images 20 50 100 200] [--draws 100] [--figure docs/thresholds.svg]
-    python docs/tables/verdicts.py --lite STORES
+    python docs/tables/verdicts.py FOLDER [--images 20 50 100 200] [--draws 100] [--csv FOLDER]
+    python docs/tables/verdicts.py FOLDER --figure docs/thresholds.svg
+    python docs/tables/verdicts.py --lite STORES [--csv FOLDER]
 
-FOLDER holds `verdict_tests.npz` and `.json`: tests, each with classes, known and unknown images, near or far. n of the
-known images are drawn to calibrate, and the others are judged with the unknown ones. Words are ImageNet's names without
-the classes and without the names of the unknown ones. Shares are means over draws, then over the near and the far tests
-of a family, which weigh alike, then over families. A family needs n + 80 known images. With --lite, the tests are those
-of feature stores of the bundled model (see store_tests.py), with the words that the score itself chooses.
+FOLDER contains `verdict_tests.npz` and `.json`: tests, each with classes, known and unknown images, near or far. n of
+the known images are drawn to calibrate; the others and the unknown images are tested. Words are the names of ImageNet
+without the classes and without the names of the unknown images. Shares are means over draws, then over the near and the
+far tests of a family with equal weight, then over families. A family needs n + 80 known images. With --lite, the tests
+use feature stores of the bundled model (see store_tests.py) and the words that the score chooses.
 
     balanced   ½ P(kept and classified correctly | known) + ½ P(rejected | unknown)
 
-With --figure, a histogram of one family (dogs; 100 images calibrate) is written instead: known, near and far.
+With --figure, writes a histogram of one family instead (dogs; 100 images calibrate): known, near and far.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from output import add_csv, print_table
 
 import deltaenergy as de
 from deltaenergy.stats.thresholds import conformal_p_values, count_at_most, rank_of, threshold_of
@@ -66,7 +68,7 @@ def fitted(terms: Floats, known: Floats) -> Floats:
 
 
 def half_split(known: Floats, new: Floats, rng: np.random.Generator) -> Rows:
-    """The rule of before: fitted on one half, the strict threshold on the other, in-sample where that is too small."""
+    """The former rule: fitted on one half, the strict threshold on the other, in-sample if that is too small."""
     order = rng.permutation(len(known))
     half = len(known) - max(-(-len(known) // 2), 45)
     half = half if half >= 20 else len(known) // 2
@@ -118,7 +120,7 @@ FEW: dict[str, Rule] = {
 
 
 class Case(NamedTuple):
-    """One test: terms of the known images, then of the unknown ones; which known images are classified correctly."""
+    """One test: terms of the known, then of the unknown images; which known images are classified correctly."""
 
     family: str
     kind: str
@@ -127,7 +129,7 @@ class Case(NamedTuple):
 
 
 def lite_cases(stores: Path) -> Iterator[Case]:
-    """Tests on the bundled model: PACS photographs, pets, and halves of Caltech's and of the pets' classes."""
+    """Tests on the bundled model: PACS photos, pets, and halves of the classes of Caltech101 and of the pets."""
     from store_tests import NO_CLASS, OVERLAPS, Stores
 
     from deltaenergy.scores.base import ScoreInputs
@@ -217,10 +219,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[5, 10, 20, 50, 100, 200])
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--figure", type=Path)
+    add_csv(parser)
     options = parser.parse_args()
     cases = list(lite_cases(options.folder)) if options.lite else clip_cases(options.folder, options.figure)
     if not options.figure:
-        show(cases, options.images, options.draws)
+        name = f"verdicts-{'lite' if options.lite else 'clip'}"
+        columns = ["n", "families", "rule", "kept, %", "sd over draws", "near rejected", "far rejected", "balanced"]
+        print_table(name, columns, rows_of(cases, options.images, options.draws), options.csv)
 
 
 def clip_cases(folder: Path, to_draw: Path | None) -> list[Case]:
@@ -232,7 +237,7 @@ def clip_cases(folder: Path, to_draw: Path | None) -> list[Case]:
     vectors = np.concatenate(texts).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     tests = json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]
-    # PACS's seven names are no ImageNet names: their kinds (breeds, guitars) would have to be left out by hand.
+    # The seven PACS names are not names of ImageNet: their kinds (breeds, guitars) would have to be left out by hand.
     tests = [one for one in tests if one["family"] != "PACS"]
 
     def look(one: dict[str, Any]) -> tuple[Floats, Floats, npt.NDArray[np.int64], int]:
@@ -253,10 +258,8 @@ def clip_cases(folder: Path, to_draw: Path | None) -> list[Case]:
     return cases
 
 
-def show(cases: list[Case], sizes: list[int], repeats: int) -> None:
-    """Print the table."""
-    print("| n | families | rule | kept, % (sd over draws) | near rejected | far rejected | balanced |")
-    print("|---:|---:|---|---:|---:|---:|---:|")
+def rows_of(cases: list[Case], sizes: list[int], repeats: int) -> Iterator[list[object]]:
+    """The rows of the table."""
     for images in sizes:
         rules = RULES if rank_of(images, KEEP, None) else FEW
         found = {name: defaultdict(lambda: defaultdict(list)) for name in rules}
@@ -282,12 +285,7 @@ def show(cases: list[Case], sizes: list[int], repeats: int) -> None:
                 spread = np.mean([draws[:, 0].std() for kind in kinds.values() for draws in kind])
                 balanced = np.mean([(one[1] + one[2]) / 2 for one in means.values()])
                 shown.append([np.mean([one[0] for one in means.values()]), spread, near, far, balanced])
-            kept, spread, near, far, balanced = 100 * np.nanmean(shown, axis=0)
-            print(
-                f"| {images} | {len(families)} | {name} | {kept:.1f} ({spread:.1f}) | {near:.1f} | {far:.1f} | "
-                f"{balanced:.1f} |",
-                flush=True,
-            )
+            yield [images, len(families), name, *(100 * np.nanmean(shown, axis=0)).tolist()]
 
 
 if __name__ == "__main__":

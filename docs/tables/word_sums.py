@@ -1,24 +1,26 @@
-"""Print the tables "Is there a sum that loses nowhere?" of docs/results.md: sums of ΔEnergy, words and the level.
+"""Print the tables "Other sums of scores" of docs/results/default-score.md.
 
-    python docs/tables/word_sums.py FEATURES STORES
+    python docs/tables/word_sums.py FEATURES STORES [--csv FOLDER]
 
-FEATURES and STORES as for default_score.py, the tests in default_tests.py. z(v) is v in standard units of at most 200
-known pictures, none of which is judged. The sums were ordered on the parts `development` and `more`; the first of them
-was then to be the default if it lost neither to that nor to `RIVALS` on `judged` and `fresh`. The best sum that adds
-energy is shown beside it. Tests without words are left out: no sum can run there.
+FEATURES and STORES as for default_score.py, the tests as in default_tests.py. z(v) is v in standard units of at most
+200 known images, which are not tested. The sums were ordered on the parts `development` and `more`. The first was to
+become the default if it lost neither to the default nor to `RIVALS` on `judged` and `fresh`. The best sum with energy
+is shown as well. Tests without words are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from clip_data import ClipFeatures
+from clip_features import mean_and_interval
 from default_score import fitted_values
 from default_tests import Case, clip_cases, lite_cases
+from output import add_csv, print_table
 from store_tests import Stores
 
 from deltaenergy import load_model
@@ -35,7 +37,7 @@ TERMS = {
 }
 RIVALS = ("mcm", "energy", "level", "multi", "words")
 Values = Mapping[str, np.ndarray]
-# What the default is; z of it differs from the sum below by rounding alone.
+# The default when the sums were compared.
 DEFAULT = "z(ΔE) + z(words)"
 SUMS: dict[str, Callable[[Values], np.ndarray]] = {
     DEFAULT: lambda z: z["ΔE"] + z["words"],
@@ -60,7 +62,7 @@ COMPARED = (DEFAULT, "z(robust) + z(words)", "z(ΔE) + z(words) + ½ z(energy)")
 
 
 def guard(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Silent for all that come within so many deviations of the mean."""
+    """Zero for values up to `tolerance` deviations below the mean."""
     return np.minimum(values + tolerance, 0)
 
 
@@ -76,18 +78,12 @@ def aurocs(case: Case) -> dict[str, float]:
     return {name: 100 * one.auroc() for name, one in ranked.items()}
 
 
-def interval(lead: np.ndarray) -> str:
-    """The mean, with a 95 % interval from resampling the tests."""
-    pick = np.random.default_rng(0).integers(len(lead), size=(10_000, len(lead)))
-    low, high = np.quantile(lead[pick].mean(axis=1), [0.025, 0.975])
-    return f"{lead.mean():+.1f} ({low:+.1f} to {high:+.1f})"
-
-
 def main() -> None:
     """Read the command line and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, help="folder with CLIP features")
     parser.add_argument("stores", type=Path, help="folder with feature stores of the bundled model")
+    add_csv(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     features, stores = ClipFeatures(arguments.features), Stores(arguments.stores, load_model("lite"))
@@ -101,32 +97,30 @@ def main() -> None:
         return found
 
     groups = measured("development", "more")
-    print("| mean AUROC | " + " | ".join(f"{name}, {len(rows)} tests" for name, rows in groups.items()) + " | mean |")
-    print("|---|" + "---:|" * (len(groups) + 1))
     means = {name: [np.mean([row[name] for row in rows]) for rows in groups.values()] for name in (*SUMS, *RIVALS)}
-    for name in sorted(means, key=lambda name: -np.mean(means[name])):
-        cells = [f"{value:.1f}" for value in means[name]] + [f"{np.mean(means[name]):.2f}"]
-        print(f"| {TERMS.get(name, name)} | " + " | ".join(cells) + " |")
+    ordered = sorted(means, key=lambda name: -np.mean(means[name]))
+    rows = [[TERMS.get(name, name), *map(float, means[name]), f"{np.mean(means[name]):.2f}"] for name in ordered]
+    columns = [f"{name}, {len(cases)} tests" for name, cases in groups.items()]
+    print_table("word-sums-development", ["mean AUROC", *columns, "mean"], rows, arguments.csv)
+    print()
+    columns = [f"above {TERMS[name]} (95% interval)" for name in RIVALS]
+    columns = ["tests", "sum", "AUROC", "above the default (95% interval)", *columns]
+    print_table("word-sums-heldout", columns, compared(measured), arguments.csv)
 
-    print(
-        "\n| tests | sum | AUROC | above the default | " + " | ".join(f"above {TERMS[name]}" for name in RIVALS) + " |"
-    )
-    print("|---|---|---:|---:|" + "---:|" * len(RIVALS))
+
+def compared(measured: Callable[[str], dict[str, list[dict[str, float]]]]) -> Iterator[list[object]]:
+    """How far the compared sums are above the default and the rivals, by group of tests."""
     parts = {part: measured(part) for part in ("judged", "fresh")}
     for group in parts["judged"]:
         found = {f"{group}, {part}": groups[group] for part, groups in parts.items() if group in groups}
         found |= {f"{group}, both": [row for rows in found.values() for row in rows]} if len(found) > 1 else {}
         for title, rows in found.items():
-            print_compared(f"{title} ({len(rows)})", rows)
-
-
-def print_compared(title: str, rows: list[dict[str, float]]) -> None:
-    """How far each of the compared sums is above the default, and above the rivals."""
-    for name in COMPARED:
-        values = np.array([row[name] for row in rows])
-        leads = [interval(values - np.array([row[rival] for row in rows])) for rival in (DEFAULT, *RIVALS)]
-        leads[0] = "–" if name == DEFAULT else leads[0]
-        print(f"| {title} | {name} | {values.mean():.1f} | " + " | ".join(leads) + " |")
+            for name in COMPARED:
+                values = np.array([row[name] for row in rows])
+                others = (np.array([row[rival] for row in rows]) for rival in (DEFAULT, *RIVALS))
+                leads = [mean_and_interval(values - other, 1) for other in others]
+                leads[0] = "–" if name == DEFAULT else leads[0]
+                yield [f"{title} ({len(rows)})", name, float(values.mean()), *leads]
 
 
 if __name__ == "__main__":

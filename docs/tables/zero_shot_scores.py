@@ -1,11 +1,11 @@
-"""Print the table "Bundled model, all scores" of docs/results.md.
+"""Print the table "Every score" of docs/results/scores-on-lite.md.
 
-    python docs/tables/zero_shot_scores.py IMAGES [--model lite] [--score SCORES] [--batch-size 32]
+    python docs/tables/zero_shot_scores.py IMAGES [--model lite] [--score SCORES] [--batch-size 32] [--csv FOLDER]
 
-IMAGES holds real pictures: `pacs/<domain>/<class>` (known), and `dtd10`, `food3`, `caltech101` with a folder per class
-(unknown; of Caltech101 without the classes that PACS has too). Every score runs with its defaults, and every named
-setting of one, unless --score names some. Scores that learn from known pictures are cross-fitted on PACS. clipn is left
-out, since it needs a trained "no" tower, and negrefine and interneg are, which `newer_scores.py` has.
+IMAGES contains real images: `pacs/<domain>/<class>` (known), and `dtd10`, `food3`, `caltech101` with a folder per class
+(unknown; Caltech101 without the classes that PACS also has). By default every score and every preset runs with its
+defaults. Scores that learn from known images are cross-fitted on PACS. clipn needs a trained "no" encoder and is left
+out; negrefine and interneg are in `newer_scores.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from output import add_csv, print_table
 
 import deltaenergy as de
 from deltaenergy.benchmarks.spec import splits
@@ -47,20 +48,25 @@ def show(what: str) -> Progress:
     return move
 
 
-def print_table(scores: list[Score], known: dict[str, np.ndarray], unknown: dict[str, Scored]) -> None:
-    """Markdown: AUROC, FPR95 and FPR95-OOD in percent for each open set, best mean AUROC first."""
+def print_scores(
+    scores: list[Score], known: dict[str, np.ndarray], unknown: dict[str, Scored], folder: Path | None
+) -> None:
+    """AUROC, FPR95 and FPR95-OOD in percent for each open set, best mean AUROC first."""
     rows = []
     for score in scores:
         pairs = [RankedScores(known[score.spec], other.values[score.spec]) for other in unknown.values()]
         rows.append((score.spec, [(pair.auroc(), pair.fpr(), pair.fpr_ood()) for pair in pairs]))
     rows.sort(key=lambda row: -np.mean([numbers[0] for numbers in row[1]]))
-    print(
-        "| score | " + " | ".join(f"{name} ({len(other.items)})" for name, other in unknown.items()) + " | mean AUROC |"
+    cells = (
+        [
+            spec,
+            *(" / ".join(f"{100 * number:.1f}" for number in triple) for triple in numbers),
+            100 * float(np.mean([triple[0] for triple in numbers])),
+        ]
+        for spec, numbers in rows
     )
-    print("|---|" + "---|" * (len(unknown) + 1))
-    for spec, numbers in rows:
-        cells = [" / ".join(f"{100 * number:.1f}" for number in triple) for triple in numbers]
-        print(f"| `{spec}` | {' | '.join(cells)} | {100 * np.mean([triple[0] for triple in numbers]):.1f} |")
+    columns = [f"{name} ({len(other.items)})" for name, other in unknown.items()]
+    print_table("lite-all-scores", ["score", *columns, "mean AUROC"], cells, folder)
 
 
 def main() -> None:
@@ -68,8 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path)
     parser.add_argument("--model", default="lite")
-    parser.add_argument("--score", help="comma-separated; all if not given")
+    parser.add_argument("--score", help="comma-separated; default: all")
     parser.add_argument("--batch-size", type=int, default=32)
+    add_csv(parser)
     arguments = parser.parse_args()
     domains = sorted(folder for folder in (arguments.images / "pacs").iterdir() if folder.is_dir())
     classes = sorted(folder.name for folder in domains[0].iterdir() if folder.is_dir())
@@ -93,11 +100,11 @@ def main() -> None:
     truth = [Path(item.id).parent.name for item in known.items]
     correct = np.mean([classes[index] == name for index, name in zip(known.predicted, truth)])
     print(
-        f"Model `{arguments.model}` ({classifier.model.fingerprint[:8]}), PACS: {len(truth)} pictures, {len(classes)} "
-        f"names (list {classifier.classes_hash}), zero-shot accuracy {100 * correct:.1f} %.\n"
+        f"Model `{arguments.model}` ({classifier.model.fingerprint[:8]}), PACS: {len(truth)} images, {len(classes)} "
+        f"names (list {classifier.classes_hash}), zero-shot accuracy {100 * correct:.1f}%.\n"
         "AUROC / FPR95 / FPR95-OOD in percent.\n"
     )
-    print_table(scores, known.values, unknown)
+    print_scores(scores, known.values, unknown, arguments.csv)
 
 
 if __name__ == "__main__":

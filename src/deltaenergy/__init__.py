@@ -2,8 +2,8 @@
 
 Four nouns combine freely: a Model turns images and texts into unit features, a Classifier turns image features
 into similarities per class, a Score turns similarities into one number (larger = more in-distribution), and a
-Detector puts a threshold on it. The public names below are imported on first use, so that importing the package
-stays fast and pulls in neither torch nor transformers.
+Detector puts a threshold on it. The public names below are imported on first use, so importing the package is fast and
+imports neither torch nor transformers.
 """
 
 from __future__ import annotations

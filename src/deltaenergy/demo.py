@@ -1,6 +1,6 @@
-"""The main job on sample photographs: six classes that are present, ten pictures of other things, a report.
+"""The main job on sample photos: six of the classes, ten of other things, and a report.
 
-The photographs lie inside the wheels of scikit-image and scikit-learn (extra `demo`), so nothing is downloaded.
+The photos come with scikit-image and scikit-learn (extra `demo`), so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltaenergy.evaluation import Evaluation
 
 CLASSES = ("cat", "cup of coffee", "motorcycle", "rocket", "flower", "temple")
-# (package, file inside it, class or None): None stands for pictures that are none of the classes.
+# (package, file inside it, class or None): None for images of none of the classes.
 PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
     ("skimage", "data/chelsea.png", "cat"),
     ("skimage", "data/coffee.png", "cup of coffee"),
@@ -42,13 +42,13 @@ PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
     ("skimage", "data/page.png", None),
     ("skimage", "data/retina.jpg", None),
 )
-# Views per known photograph that can set a threshold, and the seed they are drawn with.
+# Views per known photo that can set a threshold, and their random seed.
 VIEWS, SEED = 20, 0
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration found."""
+    """The results of the demo."""
 
     detector: Detector
     known: Verdicts
@@ -57,13 +57,13 @@ class Demo:
 
 
 def sample_photographs() -> list[ImageItem]:
-    """The sample photographs, by reference. Raises `InputError` if the packages that hold them are missing."""
+    """The sample photos, by reference. Raises `InputError` if their packages are missing."""
     folders = {package: _package_folder(package) for package in ("skimage", "sklearn")}
     return [ImageItem(Path(file).name, folders[package] / file, label) for package, file, label in PHOTOGRAPHS]
 
 
 def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
-    """By class names alone, classify the sample photos, reject those of other things, and measure both.
+    """Classify the sample photos from class names, reject those of other things, and measure both.
 
     Args:
         model: its name or folder.
@@ -91,7 +91,7 @@ def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
 
 
 def calibration_views(known: list[ImageItem]) -> list[ImageItem]:
-    """Random crops, mirrored and re-lit, of the known photographs: they stand in for a user's own ID images."""
+    """Random crops of the known photos, mirrored and re-lit, as known images."""
     rng = np.random.default_rng(SEED)
     views = []
     for item in known:
@@ -114,7 +114,7 @@ def _package_folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise InputError(
-            "The demo's photographs lie inside scikit-image and scikit-learn, which are not installed. "
-            "Install them with `pip install 'deltaenergy[demo]'`, or use your own images."
+            "The demo's sample photos come with scikit-image and scikit-learn, which are not installed. Install them "
+            "with `pip install 'deltaenergy[demo]'`, or use your own images."
         )
     return Path(spec.origin).parent

@@ -1,8 +1,8 @@
-"""Errors whose message is meant for the user: what was wrong, where, and what to do about it.
+"""Errors with a message for the user: what is wrong, where, and how to fix it.
 
 A message names arguments as in Python, in backticks: "`keep` must be above 0", "pass `overwrite=True`". The command
-line prints it with its own options in their place, and exits with code 2; it never shows a traceback. What the
-operating system refuses (a full disk, a missing right) is put into words here too.
+line prints it with options instead, without a traceback, and exits with code 2. Refusals of the operating system (a
+full disk, a missing permission) also get their message here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
 
-# What the system's error numbers mean for a file, and what can be done about it.
+# What the system's error numbers mean for a file, and the remedy.
 OS_REMEDIES = {
     errno.EACCES: ("permission is denied", "Choose another place, or ask for permission."),
-    errno.EPERM: ("the system does not give permission", "Choose another place, or ask for permission."),
+    errno.EPERM: ("the system does not permit it", "Choose another place, or ask for permission."),
     errno.EROFS: ("the file system is read-only", "Choose a place on another one."),
     errno.ENOSPC: ("no space is left on the disk", "Make room, or choose a place on another disk."),
-    errno.EDQUOT: ("your share of the disk is used up", "Make room, or choose a place on another disk."),
+    errno.EDQUOT: ("your disk quota is used up", "Make room, or choose a place on another disk."),
     errno.EFBIG: ("the file would be larger than allowed here", "Choose a place on another disk."),
     errno.ENAMETOOLONG: ("the name is too long", "Choose a shorter one."),
-    errno.ELOOP: ("its links go round in a circle", "Choose another place, or mend the link."),
+    errno.ELOOP: ("its links form a loop", "Choose another place, or fix the link."),
     errno.ENOENT: ("it does not exist", "Check the name."),
     errno.ENOTDIR: ("a part of its path is a file, not a folder", "Check the name."),
     errno.EISDIR: ("it is a folder, not a file", "Give the name of a file."),
-    errno.EEXIST: ("it is there already", "Choose another name."),
+    errno.EEXIST: ("it already exists", "Choose another name."),
     errno.EIO: ("the disk or the connection to it failed", "Try again, or copy the data elsewhere."),
     errno.ESTALE: ("the connection to its disk was lost", "Try again, or copy the data elsewhere."),
     errno.EMFILE: ("too many files are open", "Raise the limit, as with `ulimit -n 4096`."),
@@ -61,11 +61,11 @@ class ArtifactError(DeltaEnergyError):
 
 
 class UnreachableError(DeltaEnergyError):
-    """An object store or web server does not answer, or not to us: no fault of any one picture, so the run ends."""
+    """Cloud storage or a web server does not answer or refuses us: no single image is at fault, so the run ends."""
 
 
 class OutputError(DeltaEnergyError, OSError):
-    """A finished result could not be written where it was wanted; the message says where it is instead."""
+    """A finished result could not be written where requested; the message says where it is instead."""
 
 
 class UnreadableImagesError(InputError):
@@ -73,24 +73,25 @@ class UnreadableImagesError(InputError):
 
     def __init__(self, unreadable: Iterable[Unreadable]) -> None:
         self.unreadable = tuple(unreadable)
+        count = len(self.unreadable)
         shown = "\n".join(f"  {u.id}: {u.reason}" for u in self.unreadable[:10])
-        more = f"\n  … and {len(self.unreadable) - 10} more" if len(self.unreadable) > 10 else ""
+        more = f"\n  … and {count - 10} more" if count > 10 else ""
         super().__init__(
-            f"{len(self.unreadable)} image(s) could not be read:\n{shown}{more}\n"
-            "Remove them, or use `encode(...)` or `Detector.predict(...)`, which skip and list them."
+            f"{count} image{'s' * (count != 1)} could not be read:\n{shown}{more}\nRemove them, or use "
+            "`encode(...)` or `Detector.predict(...)`, which skip and list them."
         )
 
 
 class ResultWarning(UserWarning):
-    """A warning of what the result says as well: a command, which prints the result, leaves it out."""
+    """A warning that repeats what the result says: commands, which print the result, do not show it."""
 
 
 class SkippedImages(ResultWarning):
-    """Some images could not be read, and were left out; the result lists them."""
+    """Some images could not be read and were skipped; the result lists them."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known words and lists them all: the tail of an 'unknown name' message."""
+    """The end of an 'unknown name' message: the nearest known words, and all of them."""
     known = sorted(set(known))
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
@@ -98,16 +99,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def is_want_of_room(error: BaseException) -> bool:
-    """Whether something could not be written for reasons of the disk: no fault of what was being done."""
+    """Whether a write failed because of the disk."""
     cause = error if isinstance(error, OSError) else error.__cause__
     full = isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
     return isinstance(error, OutputError) or full
 
 
 def explain_os_error(error: OSError) -> str:
-    """What the system refused, for which file, and what to do: one message."""
+    """One message: what the system refused, for which file, and the remedy."""
     files = [str(name) for name in (error.filename, error.filename2) if name is not None]
-    if error.errno == errno.ENOENT and not files:  # Python's own, such as for a missing temporary folder
+    if error.errno == errno.ENOENT and not files:  # raised by Python itself, such as for a missing temporary folder
         return f"{error.strerror}."
     reason, remedy = OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error) or type(error).__name__, ""))
     return f"{' and '.join(files)}{': ' if files else ''}{reason.rstrip('.')}. {remedy}".strip()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,9 +1,8 @@
 """Tune, compare, calibrate and save in one call: what `deltaenergy tune` does.
 
-While it runs, the folder holds the encoded views and a checkpoint of each method inside `.deltaenergy-tuning`; the same
-call goes on from there. When it is done, they are gone and the folder holds the detector with
-`deltaenergy-training.json`. What else is in the folder is never touched: an unfinished run of other settings is
-refused, or, with `overwrite`, removed.
+While it runs, `.deltaenergy-tuning` in the folder has the encoded views and a checkpoint of each method; the same call
+resumes from there. In the end it is removed, and the folder has the detector and `deltaenergy-training.json`. Other
+files are never touched. An unfinished run of other settings is refused, or, with `overwrite`, removed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.labels import class_names
+from deltaenergy.core.classes import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -27,7 +26,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import ClassNames, check_detector_folder, one_score
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
-from deltaenergy.files import FolderLock, read_json, write_json
+from deltaenergy.files import lock_folder, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.on import On
 from deltaenergy.models.precomputed import PrecomputedModel
@@ -51,21 +50,21 @@ from deltaenergy.tuning.prepare import (
 from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, recipes_of, tune
 from deltaenergy.tuning.views import CachedViews, Validation
 
-# Training images beyond the sample make an honest calibration set; this many are plenty.
+# Unused training images make a valid calibration set; this many are enough.
 MAX_HELD_OUT = 1000
-# What `auto` tries: methods whose training runs no tower (docs/results.md shows them all).
+# What `auto` tries: methods that train without an encoder.
 AUTO = ("centroids", "linear-probe", "lp++", "clap", "tip-adapter-f", "task-res")
 WITHOUT_TEXTS = ("centroids", "linear-probe")
-# The sample and the log of the training, beside the detector.
+# The sample and the training log, next to the detector.
 TRAINING = "deltaenergy-training.json"
 FORMAT = "deltaenergy training 1"
 
 
 @dataclass(frozen=True)
 class TunedDetector:
-    """The detector, what its threshold was set on, whether tuning helped, and the images that could not be read.
+    """The detector, what its threshold was set on, whether tuning helped, and the unreadable images.
 
-    `comparison` is None where there were no images to measure on.
+    `comparison` is None without images to measure on.
     """
 
     detector: Detector
@@ -98,15 +97,14 @@ def tune_detector(
     on_epoch: Callable[[EpochLog], None] | None = None,
     on_candidate: Callable[[str, float], None] | None = None,
 ) -> TunedDetector:
-    """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
+    """Tune a classifier, calibrate a detector with it, save it in the folder `out`, and measure the gain.
 
-    `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
-    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `measure_gain`). A `model` that is
-    given by name is loaded once everything else has been checked, as `on` says. Without `classes`, the training
-    folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training
-    images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in
-    `out`, and to give up an unfinished run of other settings there. All else is as in `tune`, `Detector` and
-    `calibrate`.
+    `method` may be several, or "auto" for `AUTO`: all are tuned on the same images, and the one with the largest mean
+    of accuracy and AUROC is kept, or zero-shot if none is better (see `measure_gain`). A `model` passed by name is
+    loaded after all checks, as `on` says. Without `classes`, the training folders name the classes. The threshold is
+    set on `id_images`; by default on `val`, else on unused training images, else, with a warning, on the training
+    images. `overwrite` replaces a detector in `out`, or an unfinished run of other settings. Other arguments are as in
+    `tune`, `Detector` and `calibrate`.
     """
     on = On.of(on)
     classes = ClassNames(classes).classes
@@ -114,9 +112,9 @@ def tune_detector(
     check_keep(keep)
     check_confidence(confidence)
     for candidate in methods:
-        recipes_of(candidate, recipe or {})  # refuses what makes no sense, before any image is read
+        recipes_of(candidate, recipe or {})  # refuses invalid settings before any image is read
     if search and val is None:
-        raise InputError("`search` needs validation images: give `val`.")
+        raise InputError("`search` needs validation images: pass `val`.")
     check_detector_folder(out, overwrite)
     _check_training(out)
     items = labelled_images(train, domains, classes or ())
@@ -138,10 +136,10 @@ def tune_detector(
         check_fits(candidate, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
     run_folder = out / RUN_FOLDER
-    with FolderLock(out):
+    with lock_folder(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
@@ -176,7 +174,7 @@ def tune_detector(
         comparison = None
         if test is not None:
             with stage("Measuring"):
-                # Unasked, by a score that needs no words mined anew for every part of the classes.
+                # By default with a score that need not mine words again for every part of the classes.
                 measure = asked or make_score(DEFAULT_WITHOUT_TEXTS)
                 comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, on.batch_size)
         classifier = tried[0].classifier
@@ -200,14 +198,14 @@ def tune_detector(
 
 
 def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
-    """The methods that were asked for, each once."""
+    """The requested methods, each once."""
     if given == "auto":
         given = AUTO
     several = [given] if isinstance(given, (str, Method)) else list(given)
     if not several:
         raise InputError("method is empty: name a tuning method, several, or auto.")
     if len(several) > 1 and "auto" in several:
-        raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
+        raise InputError(f"method auto means {', '.join(AUTO)}: pass only auto, or name the methods.")
     return list({method.spec: method for method in map(make_method, several)}.values())
 
 
@@ -226,19 +224,17 @@ def _test_images(
     validation: Validation | None,
     rest: list[ImageItem],
 ) -> tuple[TestImages | None, list[Unreadable]]:
-    """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
+    """What the methods are measured on, best first: validation images, unused images, training images."""
     if validation is not None:
         labels = validation.labels.cpu().numpy()
         return TestImages(validation.images, labels, validation.features, "validation images"), []
     if rest:
-        with stage("Encoding images that were not drawn") as progress:
+        with stage("Encoding unused images") as progress:
             encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
         if len(encoded.labels):
             labels = encoded.labels.cpu().numpy()
-            return TestImages(
-                encoded.images, labels, encoded.features, "training images that were not drawn"
-            ), unreadable
-    # Without a method that can be tuned anew for each fold there is nothing to encode for.
+            return TestImages(encoded.images, labels, encoded.features, "unused training images"), unreadable
+    # Without a method that can be tuned again for each fold there is nothing to encode.
     if not any(can_tune_again(method, sets.of(method)) for method in methods):
         return None, []
     drawn = sets.test_view()
@@ -258,7 +254,7 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
     if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
-            f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
+            f"Comparing several methods needs images that they were not trained on. There are none, and {which}: pass "
             "`val`, or a training folder with more images than `shots`."
         )
 
@@ -272,7 +268,7 @@ def _compare(
     recipe: Mapping[str, Any],
     batch_size: int,
 ) -> TuningGain:
-    """All of them beside zero-shot, where the model has class texts; zero-shot joins `tried`."""
+    """Compare all with zero-shot, if the model has class texts; zero-shot joins `tried`."""
     kept = tried[0].method.spec if len(tried) == 1 else None
     classifier, train = tried[0].classifier, tried[0].train
     try:
@@ -291,13 +287,13 @@ def _names_of(items: list[ImageItem], train: Any) -> list[str]:
     if not names:
         raise InputError(
             f"`train` {train}: none of the training images has a class. Sort them into one folder per class (and make "
-            "the feature store of that folder), or give a table with a label column."
+            "the feature store of that folder), or pass a table with a label column."
         )
     return names
 
 
 def _not_drawn(train: TrainSet, items: list[ImageItem]) -> list[ImageItem]:
-    """Training images of the classes that the sample left, at most `MAX_HELD_OUT` of them."""
+    """Unused training images of the classes, at most `MAX_HELD_OUT`."""
     used = {item.id for item in train.sample.items} | {image.id for image in train.unreadable}
     known = {item.label for item in train.sample.items}
     rest = [item for item in items if item.id not in used and item.label in known]
@@ -306,14 +302,14 @@ def _not_drawn(train: TrainSet, items: list[ImageItem]) -> list[ImageItem]:
 
 
 def _check_training(out: Path) -> None:
-    """Refuse to write over a file that is not ours."""
+    """Refuse to overwrite a file that is not ours."""
     if (out / TRAINING).exists():
         try:
             known = read_json(out / TRAINING)
         except ArtifactError:
             known = None
         if not isinstance(known, dict) or known.get("format") != FORMAT:
-            raise InputError(f"{out / TRAINING} was not written by deltaenergy, and is left alone. Move it away.")
+            raise InputError(f"{out / TRAINING} was not written by deltaenergy, and was not changed. Move it away.")
 
 
 def _calibration_images(
@@ -324,7 +320,7 @@ def _calibration_images(
     rest: list[ImageItem],
     encoded: TestImages | None,
 ) -> tuple[Any, str, bool]:
-    """The best images there are to set the threshold on, what they are, and whether they were trained on."""
+    """The best available images for the threshold, what they are, and whether they were trained on."""
     images: Any
     trained = False
     classifier, score = detector.classifier, detector.score
@@ -334,21 +330,23 @@ def _calibration_images(
         if len(images) < len(held_out):
             warnings.warn(
                 f"{len(held_out) - len(images)} of the {len(held_out)} images for the threshold were trained on: "
-                + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
+                + (
+                    "they are not used." if images else "all of them, so the threshold will reject more than requested."
+                ),
                 stacklevel=3,
             )
         trained = not images
         images = images or held_out
     elif validation is not None or rest:
-        source = "training images that were not drawn" if validation is None else "validation images"
+        source = "unused training images" if validation is None else "validation images"
         images = list(rest if validation is None else validation.images)
         if features_suffice and encoded is not None:
-            images = encoded.features  # known already
+            images = encoded.features  # already known
     else:
         images, source, trained = train.sample.items, "training images", True
         warnings.warn(
-            "No images are left besides the training images, so the threshold was set on those: it will reject more "
-            "than requested. Give `val` or `id_images`, or calibrate on new images.",
+            "There are only training images, so the threshold was set on those: it will reject more than requested. "
+            "Pass `val` or `id_images`, or calibrate on new images.",
             stacklevel=3,
         )
     return images, source, trained

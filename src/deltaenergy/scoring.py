@@ -1,20 +1,19 @@
-"""The one way through: images -> features -> similarities -> scores, batch by batch, for any number of scores at once.
+"""Images -> features -> similarities -> scores, batch by batch, for any number of scores at once.
 
     scorers = bind(classifier, scores)
     encoded = encode(classifier, scorers, images, hold=True)       # encoded once; features are held for further passes
     fitted = cross_fit(scorers, known_images([encoded], scorers))  # those that must learn from known images
     scored = score_all(encoded, fitted, known=True)
 
-Scores that need not learn take one pass: `stream_scores` holds one batch at a time, whatever the number of images, and
-`score_images` joins its batches.
+Scores that do not learn need one pass: `stream_scores` holds one batch at a time, and `score_images` joins its batches.
 
-A score that learned from an image finds it more in-distribution than any new one: the nearest neighbour of an image
-is the image itself. So scores that learn from known images are cross-fitted where these images are also scored
-(`CrossFitted`): the images are dealt into folds, and each is scored by a scorer that learned from the other folds.
+A score that learned from an image scores it too high: the nearest neighbour of an image is the image itself. So scores
+that learn from known images are cross-fitted if these images are also scored (`CrossFitted`): the images are split into
+folds, and each is scored by a scorer that learned from the other folds.
 
-A row's score must not depend on how many others came with it. Where the number of rows is odd, processors compute the
-last few of a product in another way, and round otherwise; so blocks of features are filled up (`Classifier.compare`).
-Towers, and scores that look at patches or pixels, see the batch as it is.
+A row's score must not depend on the other rows. With an odd number of rows, processors compute the last few of a
+product differently and round differently, so blocks of features are filled up (`Classifier.compare`). Towers, and
+scores that use patches or pixels, get the batch as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import torch
 
 from deltaenergy.classifiers.base import BLOCK_ENTRIES, Classifier, closest_classes
 from deltaenergy.core.arrays import ROW_BLOCK, GrowingArray, round_to_block
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -51,15 +50,14 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class CrossFitted:
-    """A score that learned from known images, in such a way that it can be measured on the same images.
+    """A score that learned from known images and can be measured on the same images.
 
-    Each known image is scored by the scorer of its fold, which has not seen it. A new image has been seen by none of
-    them, and is scored by one alone: new images take turns, the image in row i with scorer i mod F. So where known and
-    new images are alike, their scores are as well (an AUROC of 50 % is expected). The mean of all scorers would not do:
-    it varies less than the score of one scorer, which known images have.
+    Each known image is scored by the scorer of its fold, which has not seen it. A new image is scored by only one
+    scorer, row i by scorer i mod F. So if known and new images are alike, their scores are too (expected AUROC: 50%).
+    The mean of all scorers would vary less than the single scores of known images.
 
     Attributes:
-        folds: for each known image the position of the scorer that has not seen it.
+        folds: for each known image, the position of the scorer that has not seen it.
         scorers: one for each fold, fitted on images of the other folds.
     """
 
@@ -68,7 +66,7 @@ class CrossFitted:
 
     @property
     def score(self) -> Score:
-        """What all of them compute."""
+        """The score of all scorers."""
         return self.scorers[0].score
 
     @property
@@ -77,11 +75,11 @@ class CrossFitted:
 
     @property
     def classifier(self) -> Classifier:
-        """What all of them are bound to."""
+        """The classifier of all scorers."""
         return self.scorers[0].classifier
 
     def folds_of(self, rows: range, *, known: bool) -> Ints:
-        """Positions of the scorers for some rows of the known images, or of new ones."""
+        """Positions of the scorers for some rows of known or new images."""
         return self.folds[rows.start : rows.stop] if known else np.arange(rows.start, rows.stop) % len(self.scorers)
 
 
@@ -90,19 +88,18 @@ AnyScorer = Scorer | CrossFitted
 
 @dataclass(frozen=True)
 class Scored:
-    """What was found for N images. Row i of every array belongs to `items[i]`.
+    """Results for N images. Row i of every array belongs to `items[i]`.
 
     Attributes:
-        items: the images that were read; empty where they were not to be kept.
-        unreadable: those that were not, and why.
-        predicted: position of the most similar class.
+        items: the images that were read; empty if not stored.
+        unreadable: the unreadable images, and why.
+        predicted: position of the closest class.
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
-        features: unit features (N, D), of a batch, or where they were to be kept.
-        similarity: that of the most similar class.
-        top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
-            were asked for.
-        by_fold: by spec of a `FoldScorer`, what each of its folds says (N, F); its value is their mean.
+        features: unit features (N, D), if stored.
+        similarity: of the closest class.
+        top, top_confidence: positions and probabilities of the closest classes (N, k), best first, with `top_k`.
+        by_fold: by spec of a `FoldScorer`, the score of each fold (N, F); its value is their mean.
     """
 
     items: Sequence[ImageItem]
@@ -117,13 +114,13 @@ class Scored:
     by_fold: Mapping[str, Floats] = field(default_factory=dict)
 
     def take(self, rows: Ints) -> Scored:
-        """Some of the images that were read; `unreadable` stays whole."""
+        """Some of the images that were read; `unreadable` stays complete."""
         arrays = {key: array[rows] for key, array in self._arrays().items()}
         return self._with_arrays(arrays, [self.items[row] for row in rows], self.unreadable)
 
     @staticmethod
     def join(parts: Iterable[Scored], *, keep_items: bool = True, expected: int = 0) -> Scored:
-        """At least one part, as one. Where about so many images are `expected`, arrays need not be moved."""
+        """Join parts. If the number of images is `expected`, arrays need not be moved."""
         items: list[ImageItem] = []
         unreadable: list[Unreadable] = []
         grown: dict[tuple[str, str], GrowingArray] = {}
@@ -137,7 +134,7 @@ class Scored:
         return part._with_arrays({key: array.finish() for key, array in grown.items()}, items, unreadable)
 
     def _arrays(self) -> dict[tuple[str, str], npt.NDArray[Any]]:
-        """All arrays that there are, by the name of their field, and the score if it holds several."""
+        """All arrays, by the name of their field, and the score if there are several."""
         found: dict[tuple[str, str], npt.NDArray[Any]] = {}
         for name in ("predicted", "confidence", "features", "top", "top_confidence", "similarity"):
             if (array := getattr(self, name)) is not None:
@@ -167,11 +164,10 @@ def stream_scores(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Iterator[Scored]:
-    """Classify and score images (or unit features), batch by batch; memory does not grow with their number.
+    """Classify and score images (or unit features), batch by batch, in bounded memory.
 
-    Scores that are fitted on ID data must be: give their scorers; for cross-fitted ones these are new images. Others
-    may be given as they are. With `top_k` above 1, that many of the most similar classes are told of each image, or all
-    if there are fewer.
+    For scores that learn from known images, pass fitted scorers; for cross-fitted scorers these are new images. With
+    `top_k` above 1, each image has that many of the closest classes, or all if there are fewer.
     """
     encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
     return score(encoded, bind(classifier, scores), top_k=top_k)
@@ -188,7 +184,7 @@ def score_images(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
-    """All that `stream_scores` finds, in one. Where about so many images are `expected`, arrays need not be moved."""
+    """The results of `stream_scores` in one. If the number of images is `expected`, arrays need not be moved."""
     encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
     scorers = bind(classifier, scores)
     return score_all(encoded, scorers, keep_features=keep_features, keep_items=keep_items, expected=expected)
@@ -199,7 +195,7 @@ def bind(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Score
 @overload
 def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> list[AnyScorer]: ...
 def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> Sequence[AnyScorer]:
-    """Scores bound to `classifier`; scorers must be so already."""
+    """Scores bound to `classifier`; scorers must already be."""
     scorers = [score.bind(classifier) if isinstance(score, Score) else score for score in scores]
     for scorer in scorers:
         if scorer.classifier is not classifier:
@@ -208,15 +204,15 @@ def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> Sequenc
 
 
 def needs_of_images(classifier: Classifier, scores: Iterable[Score]) -> frozenset[Need]:
-    """What the classifier and these scores look at beyond unit features."""
+    """What the classifier and these scores need beyond unit features."""
     return classifier.needs_to_predict.union(*(score.needs for score in scores)) & OF_IMAGES
 
 
 class Encoded:
-    """Images as batches of features, which can be gone through again.
+    """Images as batches of features, which can be read several times.
 
-    With `hold`, features of images are held in the first pass, which is cheaper than to encode them again. Arrays and
-    feature stores are read again, and images are encoded again where patches or pixels are looked at.
+    With `hold`, the first pass keeps the features of images, which is cheaper than encoding them again. Arrays and
+    feature stores are read again, and images are encoded again if patches or pixels are needed.
     """
 
     def __init__(
@@ -230,14 +226,14 @@ class Encoded:
     ) -> None:
         classifier.check_takes(source)
         self.classifier, self._source, self._batch_size = classifier, source, batch_size
-        self._progress = progress  # told of the first pass
+        self._progress = progress  # called in the first pass
         # Whether images are encoded, rather than their features read.
         self.encodes = has_pixels(source)
         self._hold = hold and self.encodes
         self._held: list[EncodedBatch] | None = None
 
     def batches(self, scorers: Sequence[AnyScorer]) -> Iterator[EncodedBatch]:
-        """Batches of features, with patches and pixels where the classifier or one of these looks at them."""
+        """Batches of features, with patches and pixels if the classifier or a score needs them."""
         needs = needs_of_images(self.classifier, [scorer.score for scorer in scorers])
         if self._held is not None and not needs:
             return iter(self._held)
@@ -269,7 +265,7 @@ def encode(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Encoded:
-    """The images for a classifier, if all these scores can run on them; they are read in the first pass."""
+    """The images for a classifier, checked to suit all these scores; they are read in the first pass."""
     source = as_source(images)
     plain = [score.scorers[0] if isinstance(score, CrossFitted) else score for score in scores]
     check_runnable(plain, Given.of([source], classifier))
@@ -283,7 +279,7 @@ def score(
     known: bool = False,
     top_k: int = 1,
 ) -> Iterator[Scored]:
-    """What is found for each batch; `known` are all images that scorers were cross-fitted on, in the same order."""
+    """Results of each batch; `known`: these are all images that scorers were cross-fitted on, in the same order."""
     for scorer in scorers:
         if isinstance(scorer, Scorer):
             scorer.check_fitted()
@@ -308,7 +304,7 @@ def score_all(
     keep_items: bool = True,
     expected: int = 0,
 ) -> Scored:
-    """All that `score` finds, in one. Where about so many images are `expected`, arrays need not be moved."""
+    """The results of `score` in one. If the number of images is `expected`, arrays need not be moved."""
     model = encoded.classifier.model
     none = EncodedBatch([], None, torch.zeros(0, model.feature_dim, device=model.device), None, [])
     empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known)
@@ -319,9 +315,9 @@ def score_all(
 
 
 def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bool = False) -> dict[str, Floats]:
-    """Scores by spec from similarities and features that are at hand, a block of rows at a time.
+    """Scores by spec from given similarities and features, a block of rows at a time.
 
-    `known` are all images that the scorers were cross-fitted on, in the same order.
+    `known`: these are all images that the scorers were cross-fitted on, in the same order.
     """
     size = round_to_block(BLOCK_ENTRIES // inputs.similarities.shape[1])
     starts = range(0, len(inputs.features), size)
@@ -338,7 +334,7 @@ def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bo
 def score_encoded(
     classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
 ) -> tuple[Scored, torch.Tensor]:
-    """What is found for images that are encoded already, and their similarities (N, K)."""
+    """Results for encoded images, and their similarities (N, K)."""
     return _score_batch(classifier, scorers, batch, 0)
 
 
@@ -347,10 +343,10 @@ class KnownImages:
     """Known images that scores learn from.
 
     Attributes:
-        inputs: what scores look at.
-        labels: of each, by which folds are dealt; None where there is none.
-        images: how many known images there are, and
-        rows: which of them these are, in order; by default, these are all.
+        inputs: the inputs of scores.
+        labels: of each image, to split folds by; None if it has none.
+        images: number of known images.
+        rows: positions of these among the known images, in order; all by default.
     """
 
     inputs: ScoreInputs
@@ -363,12 +359,11 @@ def known_images(
     encoded: Sequence[Encoded],
     scorers: Sequence[Scorer],
     *,
-    labels: Sequence[Sequence[str | None] | None] | None = None,
     every: Sequence[int] | None = None,
 ) -> KnownImages:
-    """What scorers that are not fitted yet learn from, of several sets one after the other; it is held in memory.
+    """The inputs that unfitted scorers learn from, of several sets one after the other; held in memory.
 
-    Of each set it is all images, or one of `every` so many. `labels` may be given for rows of features, without any.
+    Of each set it is all images, or one image in `every[set]`.
     """
     unfitted = [scorer for scorer in scorers if not scorer.fitted]
     needs = frozenset[Need]().union(*(scorer.score.needs for scorer in unfitted))
@@ -379,15 +374,12 @@ def known_images(
     unreadable: list[Unreadable] = []
     images = 0
     for number, one in enumerate(encoded):
-        step, own, done = every[number] if every else 1, labels[number] if labels else None, 0
+        step, done = every[number] if every else 1, 0
         for batch in one.batches(unfitted):
             count, start = len(batch.items), -done % step
             chosen = batch.items[start::step]
-            if own is None:
-                names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
-            else:
-                names += own[done + start : done + count : step]
-            items += chosen if Need.LABELS in needs else []  # what nobody asks for would pile up
+            names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
+            items += chosen if Need.LABELS in needs else []  # unused outputs would pile up
             rows.append(np.arange(images + start, images + count, step))
             parts += _taught(one.classifier, batch, needs, start, step)
             unreadable += batch.unreadable
@@ -395,7 +387,7 @@ def known_images(
     if not parts:
         first = f"; the first is {unreadable[0].id}: {unreadable[0].reason}" if unreadable else ""
         who = ", ".join(scorer.spec for scorer in unfitted)
-        raise InputError(f"{who} needs at least one readable known image to learn from, and got none{first}.")
+        raise InputError(f"{who} needs at least one readable known image to learn from{first}.")
     inputs = ScoreInputs.join(parts)
     if Need.LABELS in needs:
         who = ", ".join(scorer.spec for scorer in unfitted if Need.LABELS in scorer.score.needs)
@@ -407,12 +399,12 @@ def known_images(
 def _taught(
     classifier: Classifier, batch: EncodedBatch, needs: frozenset[Need], start: int, step: int
 ) -> Iterator[ScoreInputs]:
-    """What is learned from of a batch: from the image in row `start` on, one of every so many."""
+    """The part of a batch to learn from: from row `start` on, every n-th image."""
     done = 0
     with torch.inference_mode():
         for _, inputs in _blocks(classifier, batch):
             count = len(inputs.features)
-            # Outputs may hold texts of each image.
+            # Outputs may have texts of each image.
             compared = None if inputs.outputs is None else inputs.outputs.features
             if compared is not None and _same_tensor(compared, inputs.features):
                 compared = inputs.features
@@ -424,16 +416,16 @@ def _taught(
 
 
 def fit(scorers: Sequence[Scorer], known: KnownImages) -> list[Scorer]:
-    """Scorers that are ready for other images: those that must learn have learned from all of these."""
+    """Scorers for other images: those that learn have learned from all of these."""
     with torch.inference_mode():
         return [scorer if scorer.fitted else scorer.fit(known.inputs) for scorer in scorers]
 
 
 def cross_fit(scorers: Sequence[Scorer], known: KnownImages, *, measured: bool = True) -> list[AnyScorer]:
-    """Scorers that can be measured on these images: those that must learn are fitted once for each fold, on the others.
+    """Scorers that can be measured on these images: those that learn are fitted once per fold, on the other folds.
 
-    Folds are dealt by label. Images that are not learned from were seen by no scorer, and take turns as new ones do. A
-    single image is an error, unless nothing is `measured` on it.
+    Folds are stratified by label. Images that are not learned from take turns as new images do. A single image is an
+    error, unless nothing is `measured` on it.
     """
     dealt = deal_folds(known.labels, measured=measured)
     count = 1 + int(dealt.max())
@@ -452,16 +444,16 @@ def cross_fit(scorers: Sequence[Scorer], known: KnownImages, *, measured: bool =
 
 
 def deal_folds(labels: Sequence[str | int | None], *, measured: bool = True) -> Ints:
-    """The fold of each of N images, 0 … min(5, N) − 1: at random with a fixed seed, and apart for each class.
+    """The fold of each of N images, 0 … min(5, N) − 1: at random with a fixed seed, class by class.
 
     The folds of a class differ in size by at most one image, and so do the folds as a whole. Images without a label
-    count as one more class. A single image has no other to learn from: an error, unless nothing is `measured` on it.
+    count as one more class. A single image is an error, unless nothing is `measured` on it.
     """
     count = len(labels)
     if count < 2 and measured:
         raise InputError(
-            f"A score that learns from known images needs at least 2, to be measured on others, got {count}: give more "
-            "images, or use a score that does not learn."
+            f"A score that learns from known images needs at least 2, got {count}: pass more images, or use a score "
+            "that does not learn."
         )
     code_of = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     codes = np.array([code_of[label] for label in labels])
@@ -481,7 +473,7 @@ def _score_batch(
     known: bool = False,
     top_k: int = 1,
 ) -> tuple[Scored, torch.Tensor]:
-    """What is found for one batch, whose first image is in `first_row` of all images, and the similarities (N, K)."""
+    """Results of one batch, whose first image is row `first_row` of all images, and the similarities (N, K)."""
     row, few = first_row, min(top_k, len(classifier.classes))
     tops: list[torch.Tensor] = []
     shares: list[torch.Tensor] = []
@@ -525,7 +517,7 @@ def _score_batch(
 def _apply(
     scorer: AnyScorer, inputs: ScoreInputs, filled: ScoreInputs | None, first_row: int, *, known: bool
 ) -> torch.Tensor:
-    """The scores of a block of images, each by the scorer that is to score it; `filled` is the block filled up."""
+    """The scores of a block of images, each by its scorer; `filled` is the block filled up."""
     count = len(inputs.features)
     whole = inputs if filled is None or scorer.score.needs_images else filled
     if isinstance(scorer, Scorer):
@@ -541,7 +533,7 @@ def _apply(
 
 
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
-    """Parts of a batch, each filled up as the classifier was given it (`Classifier.compare`), and as it is."""
+    """Parts of a batch, each as it is and filled up (`Classifier.compare`)."""
     for rows, features, outputs in classifier.compare(batch):
         filled = ScoreInputs(outputs.similarities, features, outputs=outputs)
         count = rows.stop - rows.start
@@ -552,11 +544,11 @@ def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[Score
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same numbers in the same place, though not the same object."""
+    """Whether two tensors share the same memory."""
     same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
     return same and one.data_ptr() == other.data_ptr()
 
 
 def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:
-    """The parts as one array on the host; an empty one if there are none."""
+    """The parts as one array on the CPU; empty if there are none."""
     return torch.cat(list(parts)).cpu().numpy().astype(dtype, copy=False) if parts else np.zeros(0, dtype)

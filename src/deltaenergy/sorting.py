@@ -2,9 +2,9 @@
 
     FOLDER/known/<class>/…        FOLDER/none of these/…        FOLDER/undo-1.jsonl
 
-`sort` finds a name for every file (`plan_sorting`) and writes the whole plan to `undo-<n>.jsonl` in the target folder;
-it is on disk before the first file is touched, so a run that is interrupted at any point can be undone (`undo`).
-Nothing is ever overwritten: a file appears under its name in one step that fails if the name is taken.
+`sort` finds a name for every file (`plan_sorting`) and writes the plan to `undo-<n>.jsonl` in the target folder before
+it touches a file, so an interrupted run can be undone (`undo`). Nothing is ever overwritten: a file appears under its
+name in one step that fails if the name is taken.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from deltaenergy.files.atomic import remove_litter, sync_folder, temporary_folde
 from deltaenergy.source import has_pixels, items_of
 
 FORMAT, VERSION = "deltaenergy sorted files", 1
-# What some file system refuses in a name, what steers a terminal, and what turns text round.
+# Characters that some file systems refuse, control characters, and bidirectional controls.
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f/\\:*?"<>|\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 LONGEST_FOLDER, LONGEST_FILE = 120, 255
-# Where hard links are refused: another disk, a file system without them, a file of another owner.
+# Errors of hard links: another disk, a file system without them, a file of another owner.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-# What the next file would meet as well.
+# Errors that the next file would also get.
 _HOPELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-# Some file systems keep times to two seconds only.
+# Some file systems store times to two seconds.
 _SAME_TIME_NS = 2_000_000_000
 
 
@@ -67,7 +67,7 @@ class JudgedFile:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A file, and where it goes; in an undo file also what it was then, to find copies that were changed since."""
+    """A file and its target; in an undo file also its size and time, to find copies that changed since."""
 
     source: Path
     target: Path
@@ -85,7 +85,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class SortPlan:
-    """All that is going to be done. `made` are the folders that do not exist yet, parents first."""
+    """The plan. `made` are the folders to create, parents first."""
 
     folder: Path
     how: How
@@ -100,11 +100,11 @@ class Sorted:
 
     Attributes:
         how: copied, linked or moved.
-        done: how many files.
-        skipped: files that stay where they are, and why.
-        undo: the file that `undo` takes, if anything was done.
-        moves: the whole plan: every file, and where it goes.
-        verdicts: on the images, which are where they were moved to.
+        done: number of files.
+        skipped: files that were not touched, and why.
+        undo: the file for `undo`, if anything was done.
+        moves: the whole plan: every file and its target.
+        verdicts: of the images, with their new paths.
     """
 
     how: How
@@ -120,7 +120,7 @@ def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, d
 
     Args:
         verdicts: of `score`, or of `Detector.predict` on files.
-        into: a folder outside those that the images are read from.
+        into: a folder outside the image folders.
         how: `copy`, `link` or `move`.
         dry_run: plan only; `moves` says what would be done.
     """
@@ -163,7 +163,7 @@ def _file_of(item: ImageItem, how: str) -> Path:
 
 
 def _walked(given: Any) -> list[Path]:
-    """The folder below which an argument finds images, if it is one that grows with what is put there."""
+    """The folder that an argument searches for images, if files added there would be found."""
     if not isinstance(given, str | os.PathLike):
         return []
     text, path = os.fspath(given), user_path(given)
@@ -175,13 +175,13 @@ def _walked(given: Any) -> list[Path]:
 
 
 def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:
-    """Find a place for every file, and change nothing.
+    """Find a target for every file, and change nothing.
 
-    A name that is taken gets a number, `cat (2).jpg`; upper and lower case count as the same, since they are on some
-    disks. A file that is given twice is placed once. A link is not moved: it would lead elsewhere.
+    A name that is taken gets a number, `cat (2).jpg`; case is ignored, as on some disks. A file given twice is placed
+    once. Links are not moved.
     """
     root = Path(os.path.abspath(folder))  # noqa: PTH100 (links stay as the user wrote them)
-    folders: dict[str, str] = {}  # of each class its own, even where two names come out alike
+    folders: dict[str, str] = {}  # one folder per class, even if two safe names are equal
     folders_taken: set[str] = set()
     taken: dict[Path, set[str]] = {}
     plan = SortPlan(root, how, [])
@@ -233,7 +233,7 @@ def safe_folder(label: str) -> str:
 
 
 def _free_name(name: str, taken: set[str], longest: int = LONGEST_FILE, *, whole: bool = False) -> str:
-    """`name`, or with the first number that makes it new; it is then taken."""
+    """`name`, or with the first free number; it is then taken."""
     stem, ending = (name, "") if whole else os.path.splitext(name)  # noqa: PTH122 (surrogates stay)
     number, free = 1, name
     while _same(free) in taken:
@@ -245,7 +245,7 @@ def _free_name(name: str, taken: set[str], longest: int = LONGEST_FILE, *, whole
 
 
 def _same(name: str) -> str:
-    """What two names share if some file system takes them for one."""
+    """A key that is equal for names that some file system treats as equal."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -262,11 +262,11 @@ def _listed(place: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        raise InputError(f"{place} is a file, where a folder is needed. Choose another folder to sort into.") from None
+        raise InputError(f"{place} is a file, not a folder. Choose another folder to sort into.") from None
 
 
 def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
-    """Carry out a plan. A file that cannot be placed is skipped, with a reason, and all others are done."""
+    """Carry out a plan. A file that cannot be placed is skipped with a reason."""
     if not plan.moves:
         return Sorted(plan.how, 0, plan.skipped)
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -304,7 +304,7 @@ def _write_plan(plan: SortPlan) -> Path:
     lines: list[dict[str, Any]] = [{"format": FORMAT, "version": VERSION, "how": plan.how.value, "made": made}]
     for move in plan.moves:
         line: dict[str, Any] = {"from": str(move.source), "to": move.target.relative_to(plan.folder).as_posix()}
-        with contextlib.suppress(OSError):  # one that is gone is reported when it is to be moved
+        with contextlib.suppress(OSError):  # a missing file is reported when it is moved
             status = move.source.stat()
             line |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
         lines.append(line)
@@ -312,7 +312,7 @@ def _write_plan(plan: SortPlan) -> Path:
     while True:
         undo = plan.folder / f"undo-{number}.jsonl"
         try:
-            # ASCII: bytes of file names that are not text become escapes, and come back as what they were.
+            # ASCII: bytes of file names that are not text become escapes, and are restored on reading.
             with undo.open("x", encoding="ascii") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
                 file.flush()
@@ -335,7 +335,7 @@ def _place(move: Move, how: How, scratch: Path) -> None:
 
 
 def _copy(source: Path, target: Path, scratch: Path) -> None:
-    """Copy a file with its times to a name that must be free; half a copy is never seen under it."""
+    """Copy a file with its times to a free name, atomically."""
     temporary = scratch / "copy"
     try:
         shutil.copyfile(source, temporary)
@@ -353,7 +353,7 @@ def _copy(source: Path, target: Path, scratch: Path) -> None:
 
 
 def _move(source: Path, target: Path, scratch: Path | None = None) -> None:
-    """Move a file to a name that must be free. At every moment it is in one of the two places, or in both."""
+    """Move a file to a free name. At every moment it is in one of the two places, or in both."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
@@ -369,16 +369,15 @@ def _move(source: Path, target: Path, scratch: Path | None = None) -> None:
     try:
         source.unlink()
     except OSError:
-        target.unlink()  # made a moment ago, by us
+        target.unlink()  # just made by us
         raise
 
 
 def undo(file: str | Path, *, dry_run: bool = False) -> Sorted:
-    """Undo what `sort` did, or had done when it was stopped; may be repeated.
+    """Undo what `sort` did, also if it was interrupted; can be repeated.
 
-    What was moved is moved back, and copies and links are removed, unless they were changed since. Files that it did
-    not get to are ignored. When nothing is left, the folders that it made are removed if they are empty, and so is the
-    undo file.
+    Moved files are moved back, and copies and links are removed, unless they changed since. When nothing is left, empty
+    folders that `sort` made and the undo file are removed.
     """
     path = Path(os.path.abspath(file))  # noqa: PTH100
     how, made, moves = _read_plan(path)
@@ -404,10 +403,10 @@ def undo(file: str | Path, *, dry_run: bool = False) -> Sorted:
 
 
 def _take_back(move: Move, how: How, dry_run: bool) -> tuple[str | None, bool]:
-    """Why a file is skipped, if it is; and whether something was done."""
+    """Why a file is skipped, or None; and whether something was done."""
     if not os.path.lexists(move.target):
         lost = how is How.MOVE and not os.path.lexists(move.source)
-        return ("it is neither here nor where it came from" if lost else None), False
+        return ("it is missing, here and at its old path" if lost else None), False
     if how is How.LINK:
         if not move.target.is_symlink() or move.target.readlink() != move.source:
             return "it is no longer the link that was made", False
@@ -417,9 +416,9 @@ def _take_back(move: Move, how: How, dry_run: bool) -> tuple[str | None, bool]:
     elif move.target.is_symlink() or not move.target.is_file():
         return "it is no longer a file", False
     elif os.path.lexists(move.source):
-        # A move that was interrupted between its two halves left both; of two equal files one may go.
+        # A move that was interrupted halfway left both; of two equal files one may go.
         if not filecmp.cmp(move.source, move.target, shallow=False):
-            return f"its old place {move.source} is taken by another file", False
+            return f"its old path {move.source} is taken by another file", False
     else:
         if not dry_run:
             move.source.parent.mkdir(parents=True, exist_ok=True)
@@ -439,7 +438,7 @@ def _as_recorded(move: Move) -> bool:
 
 def _read_plan(path: Path) -> tuple[How, list[Path], list[Move]]:
     remedy = "Give the undo-….jsonl file of the folder that was sorted into."
-    if path.exists() and not path.is_file():  # a pipe would be waited for, and a device may have no end
+    if path.exists() and not path.is_file():  # a pipe would block, and a device may have no end
         raise ArtifactError(f"{path} is not a file. {remedy}")
     try:
         header, *rest = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
@@ -460,7 +459,7 @@ def _read_move(folder: Path, line: dict[str, Any]) -> Move:
     for name in (os.fsencode(relative), os.fsencode(source)):  # half a character is a ValueError
         if b"\0" in name:
             raise ValueError("not a name of a file")
-    # A file that was tampered with must not lead us elsewhere.
+    # A tampered file must not lead outside the folder.
     if relative.is_absolute() or ".." in relative.parts or not relative.parts or not source.is_absolute():
         raise ValueError("a path leads outside")
     size, mtime = line.get("size"), line.get("mtime_ns")

@@ -2,7 +2,7 @@
 of paths or images, a dataset of the Hugging Face Hub or of torch, a WebDataset archive, a feature store, unit features,
 a URL.
 
-Public functions begin with `as_source(images)`, and all others take the `Source` that it gives:
+Public functions start with `as_source(images)`, and all others take the `Source` that it gives:
 
     ImageStream   images, listed as they are gone through; nothing is decoded here
     Features      unit features in an array, and perhaps their classes
@@ -39,7 +39,7 @@ from deltaenergy.store.shard import is_store
 from deltaenergy.store.store import Store
 
 # A path, an image, images in memory, or what gives images as they are requested.
-Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterator[ImageItem]]
+Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterable[ImageItem]]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
@@ -105,7 +105,7 @@ class Features:
 
 
 class LabelledFeatures(Features):
-    """Unit image features with their classes, as a database of embeddings holds them. Nothing is copied.
+    """Unit image features with their classes, as a database of embeddings has them. Nothing is copied.
 
     Attributes:
         features: (N, D), an array (perhaps memory-mapped) or tensor.
@@ -143,7 +143,6 @@ class Rows:
 
     @property
     def stores(self) -> list[Store]:
-        """The stores among them."""
         return [holder for holder in self.holders if isinstance(holder, Store)]
 
     @property
@@ -156,10 +155,10 @@ Source: TypeAlias = ImageStream | Features | Store | Rows
 
 
 def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
-    """What `images` stands for, in a stable order, each image with an id of its own; `labels` are those of features.
+    """What `images` stands for, in a stable order, each image with a unique id; `labels` are those of features.
 
     A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when its turn comes, and all others are done.
+    unreadable when it is read, and all others are done.
     """
     if _are_features(images):
         return Features(images, labels)
@@ -180,9 +179,9 @@ def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
 
 
 def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool = False) -> Source:
-    """`as_source`, and the names of all images are read, so that whatever is wrong with them is said now.
+    """`as_source`, and the names of all images are read, so whatever is wrong with them is reported now.
 
-    They are not held in memory, unless with `hold`.
+    They are held in memory only with `hold`.
     """
     source = as_source(images, labels)
     if not isinstance(source, ImageStream) or source.listed is not None:
@@ -195,10 +194,9 @@ def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool 
 
 
 def image_stream(images: Any) -> ImageStream:
-    """The images that `images` stands for, in a stable order, each with an id of its own, a few at a time in memory.
+    """The images that `images` stands for, in a stable order, each with a unique id, a few at a time in memory.
 
-    A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when its turn comes, and all others are done.
+    A path or pattern given alone must exist; a missing file of a list or table is reported as unreadable.
     """
     source = as_source(images)
     return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
@@ -286,7 +284,7 @@ def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
 
 
 def _of_list(images: list[Any]) -> Source:
-    """The elements; what is wrong with one, as far as its type or name tells, is said at once."""
+    """The elements; what is wrong with one, as far as its type or name shows, is an error at once."""
     parts: list[Part] = []
     stored = False
     for position, element in enumerate(images):
@@ -295,8 +293,11 @@ def _of_list(images: list[Any]) -> Source:
             raise InputError(f"images[{position}] is {_describe(element)}. Give {ACCEPTED}.")
         if isinstance(part, (str, os.PathLike)):
             _from_path(part, OtherFiles(), alone=False)
+            if _is_store(part):
+                element = Store.open(_place(part))
+                part = element.items
         parts.append(part)
-        stored = stored or _is_store(element) or (isinstance(element, ImageItem) and element.row is not None)
+        stored = stored or isinstance(element, Store) or (isinstance(element, ImageItem) and element.row is not None)
     stream = _of_parts(parts, images if all(isinstance(element, ImageItem) for element in images) else None)
     return Rows(list(stream)) if stored else stream
 
@@ -313,7 +314,6 @@ def _stream_of(items: list[ImageItem]) -> ImageStream:
 
 
 def _are_features(value: Any) -> bool:
-    """Whether it is a 2-D float array or tensor."""
     if is_tensor(value):
         return bool(value.ndim == 2 and value.is_floating_point())
     return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)
@@ -327,19 +327,17 @@ def _place(given: str | os.PathLike[str]) -> str | Path:
     return given if isinstance(given, str) and is_url(given) else user_path(given)
 
 
-def _is_store(value: Any) -> bool:
-    """Whether it is a feature store or the path of one."""
-    if isinstance(value, (str, os.PathLike)):
-        place = _place(value)
-        return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
-    return isinstance(value, Store)
+def _is_store(path: str | os.PathLike[str]) -> bool:
+    place = _place(path)
+    return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
 
 
 def _from_parts(parts: list[Part], others: OtherFiles) -> Iterator[ImageItem]:
     count = 0
     for part in parts:
+        found: Iterable[ImageItem]
         if isinstance(part, ImageItem):
-            found = iter([part])
+            found = [part]
         elif isinstance(part, (str, os.PathLike)):
             found = _from_path(part, others, alone=False)
         elif isinstance(part, list):
@@ -356,12 +354,7 @@ def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool
     text = os.fspath(given)
     if not isinstance(text, str) or not text:
         raise InputError(f"images contains {text!r}, which is not a path. Give {ACCEPTED}.")
-    images = url_images if is_url(text) else path_images
-    return images(text, _stored_images, others, alone=alone)
-
-
-def _stored_images(folder: str | Path) -> Iterator[ImageItem] | None:
-    return iter(Store.open(folder).items()) if is_store(folder) else None
+    return url_images(text, others, alone=alone) if is_url(text) else path_images(text, others, alone=alone)
 
 
 def _part_of(value: Any) -> Part | None:
@@ -371,7 +364,7 @@ def _part_of(value: Any) -> Part | None:
     if isinstance(value, ImageStream):
         return value.__iter__
     if isinstance(value, Store):
-        return lambda: iter(value.items())
+        return value.items
     if isinstance(value, (bytes, bytearray, memoryview)):
         return [bytes(value)]
     if isinstance(value, Image.Image):

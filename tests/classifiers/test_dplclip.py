@@ -18,7 +18,7 @@ from deltaenergy.classifiers.dplclip import DplClip, DplClipClassifier
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.randomness import dropout
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.evaluation.results import provenance_of
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
 from deltaenergy.report.page import provenance_section

@@ -15,7 +15,7 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.clap import Clap, ClapClassifier
-from deltaenergy.classifiers.logistic import GRID, choose_c, fit_logistic, held_out_in
+from deltaenergy.classifiers.linear_probe import GRID, choose_c, fit_logistic, held_out_in
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.tuning.prepare import TrainSet

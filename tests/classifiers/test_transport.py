@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy.classifiers import transport
-from deltaenergy.classifiers.transport import transport_plan, transported
+from deltaenergy.classifiers.plot import transport_plan, transported
 
 
 def draw(seed: int, *shape: int, spread: float = 0.3) -> Any:

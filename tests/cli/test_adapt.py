@@ -33,7 +33,7 @@ def test_a_table_names_the_adapter_in_every_row(command: Runner, base: list[str]
 def test_json_declares_it(command: Runner, base: list[str], photos: Path) -> None:
     result = command("adapt", photos, *base, "--json")
     found = json.loads(result.out)
-    assert "another order" in found["note"]
+    assert "depend" in found["note"]
     assert found["threshold"] is None and len(found["images"]) == 8
     assert all(image["p_value"] is None and image["is_ood"] is None for image in found["images"])
     assert "Order-dependent" in result.err

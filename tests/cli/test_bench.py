@@ -108,7 +108,7 @@ def test_a_benchmark_without_any_of_its_data_says_so(tmp_path: Path, tiny_clip_f
     done = command("bench", "conventional", *arguments)
     assert done.code == 2
     error = " ".join(done.err.split())
-    assert "was not found: --data" in error
+    assert "as --data" in error
     assert "Nothing of conventional could be run" in error
 
 

@@ -98,9 +98,9 @@ def test_all_are_those_that_work_on_features(
     assert {"mcm", "react", "multi-delta-energy", "neglabel", "delta-energy:robust"} <= specs
     assert not {"gl-mcm", "odin", "clipn"} & specs
     said = printed.err
-    assert "gl-mcm" in said and "odin" in said and "choose compares scores of features alone" in said
+    assert "gl-mcm" in said and "odin" in said and "choose uses only features" in said
     assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "--score", "mcm,gl-mcm") == 2
-    assert "'gl-mcm' needs patches: choose compares scores of features alone" in capsys.readouterr().err
+    assert "'gl-mcm' needs patches: choose uses only features" in capsys.readouterr().err
 
 
 def test_a_store_gives_the_ranking_of_its_images(

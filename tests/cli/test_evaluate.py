@@ -60,7 +60,7 @@ def test_json_report_and_classes_from_the_folders(sets, tiny_clip_folder, tmp_pa
     assert [(row["score"], row["closed"]) for row in found["detection"]] == [
         (score, closed) for closed in ("known", "dark") for score in scores
     ]
-    assert "from class names alone" in found["provenance"]["guarantee"]
+    assert "from class names only" in found["provenance"]["guarantee"]
     assert str(report) in printed.err.replace("\n", "")
     check_page(report.read_text(encoding="utf-8"))
 

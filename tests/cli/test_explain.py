@@ -28,7 +28,7 @@ def test_class_names_without_a_detector(command: Runner, photos: Path, tiny_clip
     named = check_page((tmp_path / "a.html").read_text(encoding="utf-8"))
     assert "none of these" not in named.text, "without a threshold there is no verdict"
     assert command(*base, "--target", "score", "--out", tmp_path / "b.html").code == 0
-    assert "what moves the score" in (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "what drives the score" in (tmp_path / "b.html").read_text(encoding="utf-8")
     result = command(*base, "--target", "dgo", "--out", tmp_path / "c.html")
     assert result.code == 2 and "Did you mean 'dog'" in result.err
 

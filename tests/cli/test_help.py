@@ -89,7 +89,7 @@ def test_what_lite_is_is_said_on_a_terminal(command: Runner, photos: Path, monke
     from deltaenergy.cli.shell.console import PlainConsole
     from deltaenergy.models.lite import model as lite
 
-    note = "lite is a demonstration model"
+    note = "lite is a demo model"
     for terminal in (True, False, True):
         lite._say_what_it_is.cache_clear()
         monkeypatch.setattr(PlainConsole, "is_terminal", terminal)

@@ -75,7 +75,7 @@ def test_unusable_class_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_classes(str(tmp_path / "names.txt"))
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(InputError, match="holds no class name"):
+    with pytest.raises(InputError, match="has no name"):
         read_classes(str(tmp_path / "empty.txt"))
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match="UTF-8"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaenergy import Model, ZeroShotClassifier, choose
-from deltaenergy.core.labels import ClassFinder, class_indices, class_names, first_of_name, normal_name
+from deltaenergy.core.classes import ClassFinder, class_indices, class_names, first_of_name, normal_name
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import evaluate

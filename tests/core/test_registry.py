@@ -25,16 +25,6 @@ def test_a_name_is_taken_once() -> None:
     assert registry.get("one") is int
 
 
-def test_the_decorator_names_and_returns_its_class() -> None:
-    registry: Registry[type] = Registry("thing")
-
-    @registry.decorator(lambda cls: cls.__name__.lower())
-    class Spoon:
-        pass
-
-    assert registry.get("spoon") is Spoon
-
-
 def test_what_will_not_do_is_refused() -> None:
     def check(name: str, entry: object) -> None:
         if not isinstance(entry, type):

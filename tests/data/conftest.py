@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltaenergy.data.formats.parquet import close_readers
-from deltaenergy.data.formats.tar import use_lists
+from deltaenergy.data.formats.tar import LISTS
 from deltaenergy.data.remote.blocks import use_cache
 from deltaenergy.data.remote.client import Connections, use_connections
 from deltaenergy.data.remote.errors import RequestLimits
@@ -36,7 +36,7 @@ IMPATIENT = RequestLimits(first_wait=0.001)
 def forget_all() -> None:
     """Nothing is known, or kept, of servers, archives and tables."""
     use_connections()
-    use_lists()
+    LISTS.clear()
     use_cache()
     close_readers()
 

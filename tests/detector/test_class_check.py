@@ -42,7 +42,7 @@ def labelled(labels: list[str | None]) -> list[ImageItem]:
     return [ImageItem(f"{i}", b"", label) for i, label in enumerate(labels)]
 
 
-@pytest.mark.filterwarnings("ignore:Class names stand more than once")
+@pytest.mark.filterwarnings("ignore:Duplicate class names")
 def test_labels_tell_and_others_do_not() -> None:
     names = ["a", "b", "c", "a"]  # a name that stands twice is one class
     classifier = de.PrecomputedClassifier(np.eye(4), names)
@@ -59,7 +59,7 @@ def test_labels_tell_and_others_do_not() -> None:
         warn_if_unknown(classifier, labelled(wrong), predicted)
 
 
-@pytest.mark.filterwarnings("ignore:Class names stand more than once")
+@pytest.mark.filterwarnings("ignore:Duplicate class names")
 def test_accuracy_by_class_worked_by_hand() -> None:
     """a stands twice and is one class; d has no image; b is worst, and of its equals the one with more images first."""
     names = ["a", "b", "c", "a", "d"]

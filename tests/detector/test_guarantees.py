@@ -235,10 +235,17 @@ def test_folders_are_labels(classifier: de.Classifier, photos: Path) -> None:
         de.Detector(classifier, "delta-energy").calibrate(photos, by_class=True)
 
 
+def test_labels_of_features_also_give_the_accuracy(classifier: de.Classifier) -> None:
+    detector = de.Detector(classifier, "energy").calibrate(unit_features(50), labels=["dog"] * 50)
+    share = np.mean([verdict.label == "dog" for verdict in detector.predict(unit_features(50))])
+    assert detector.class_accuracy is not None and detector.class_accuracy.share == pytest.approx(share)
+
+
 def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
     twice = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "Dog"])
     found = scored(np.arange(100.0), predicted=[0, 2] * 50)
-    detector = de.Detector(twice, "energy").calibrate_scored(found, by_class=True, labels=["Dog", "dog"] * 50)
+    labelled = [replace(item, label=label) for item, label in zip(found.items, ["Dog", "dog"] * 50)]
+    detector = de.Detector(twice, "energy").calibrate_scored(replace(found, items=labelled), by_class=True)
     assert set(detector.class_thresholds) == {"dog"}
     bounds = detector.bounds()
     assert bounds is not None and bounds[0] == bounds[2] == detector.class_thresholds["dog"]
@@ -253,10 +260,9 @@ def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
         ({"confidence": math.nan}, "`confidence` must be"),
         ({"confidence": "0.9"}, "`confidence` must be"),
         ({"keep": "0.9"}, "`keep` must be"),
-        ({"by_class": True}, "by_class needs to know"),
+        ({"by_class": True}, "`by_class` needs the class"),
         ({"by_class": True, "keep": 1.0}, "`by_class` needs `keep`"),
-        ({"labels": ["dog"] * 50}, "pass `by_class=True`"),
-        ({"by_class": True, "labels": ["dog"] * 49}, "each of the 50 rows, got 49"),
+        ({"by_class": True, "labels": ["dog"] * 49}, "labels has 49 entries for 50 rows"),
         ({"by_class": True, "labels": ["dog"] * 49 + ["dgo"]}, r"row 49 .*'dgo'.*'dog'"),
     ],
 )

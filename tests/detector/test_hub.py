@@ -114,7 +114,7 @@ def test_pictures_are_not_published_by_accident(hub: StandIn, detector: de.Detec
         detector.push_to_hub("me/colours")
     assert not hub.made
     detector.push_to_hub("me/colours", with_images=True)
-    assert "holds small pictures" in (hub.root / "me" / "colours" / "README.md").read_text(encoding="utf-8")
+    assert "contains thumbnails" in (hub.root / "me" / "colours" / "README.md").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_sent_is_told(hub: StandIn, detector: de.Detector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_the_card(hub: StandIn, detector: de.Detector, sets: Path) -> None:
     assert front["library_name"] == "deltaenergy" and "open-set-recognition" in front["tags"]
     assert "red, green, blue." in card and str(detector.guarantee) in card and "## Limits" in card
     auroc = result.detection[0].metrics["auroc"].value
-    assert f"| auroc of delta-energy | known against grey | {100 * auroc:.1f} % |" in card.replace("\\", "")
+    assert f"| auroc of delta-energy | known against grey | {100 * auroc:.1f}% |" in card.replace("\\", "")
     assert "Not measured" in model_card(detector, "me/colours")
     code = card.split("```python\n")[1].split("```")[0]
     compile(code, "card", "exec")

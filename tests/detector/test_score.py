@@ -78,6 +78,13 @@ def test_false_discoveries_are_those_of_predict(saved: Path, photos: Path) -> No
     assert found.rows() == de.Detector.load(saved).predict(photos, fdr=0.4, batch_size=3).rows() and found.fdr == 0.4
 
 
+@pytest.mark.parametrize("fdr", [None, 0.1])
+def test_no_images_give_an_empty_table(saved: Path, names: de.ClassNames, fdr: float | None) -> None:
+    found = de.score([], saved, fdr=fdr).collect()
+    assert (len(found), found.is_ood is not None, found.fdr, found.rows()) == (0, True, fdr, [])
+    assert len(de.adapt([], names).collect()) == 0
+
+
 def test_unreadable_images_are_listed_those_of_the_known_first(names: de.ClassNames, photos: Path) -> None:
     (photos / "cat" / "broken.png").write_text("x")
     scoring = de.score(photos / "cat", names, score="mcm", known=photos)

@@ -1,4 +1,4 @@
-"""The tables on real CLIP features show what docs/results.md says of them. Skipped without the features."""
+"""The tables on real CLIP features show what docs/results/scores-on-clip.md says. Skipped without the features."""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ def test_differences_are_paired_and_marked(tables: ModuleType, capsys: pytest.Ca
     base = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
     leads = {"b": [1.0, 1.1, 0.9] * 2, "c": [2.0, 2.0, 2.0, 0.1, 0.1, 0.1], "d": [1.0, -1.0] * 3}
     runs = {"task-res": base, **{name: [x + y for x, y in zip(base, lead)] for name, lead in leads.items()}}
-    tables.print_differences({name: [{"acc": value} for value in values] for name, values in runs.items()}, 3)
+    found = {name: [{"acc": value} for value in values] for name, values in runs.items()}
+    tables.print_differences("some", found, 3, None)
     lines = {line.split(" | ")[0].strip("| "): line for line in capsys.readouterr().out.splitlines() if "±" in line}
     assert "**+1.00 ± 0.09**†" in lines["b"]
     assert "**+1.05 ± 1.0" not in lines["c"] and "+1.05 ± 1.09" in lines["c"]

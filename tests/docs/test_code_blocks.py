@@ -106,9 +106,9 @@ def tuning_names() -> dict[str, Any]:
 # Pages whose code needs what no test has, and why.
 ELSEWHERE = {
     "docs/data.md": "needs the data sets",
-    "docs/models.md": "needs weights that OpenAI saved",
+    "docs/backends.md": "needs the extra `openvino`",
     "docs/serving.md": "tests/serve/test_docs.py runs it against a service",
-    "docs/tutorials/serve-it.md": "tests/serve/test_docs.py runs it against a service",
+    "docs/tutorials/serve.md": "tests/serve/test_docs.py runs it against a service",
 }
 NAMES: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/evaluation.md": evaluation_names,
@@ -118,7 +118,7 @@ NAMES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 # Which between them call most of what the others do.
-BY_DEFAULT = {"README.md", "docs/evaluation.md", "docs/interop.md", "docs/metrics.md", "docs/python.md"}
+BY_DEFAULT = {"README.md", "docs/evaluation.md", "docs/interop.md", "docs/metrics.md", "docs/quick-start.md"}
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_cell_is_tested_on_what_was_not_drawn(tables: ModuleType, capsys: pyte
     cell = found["set (x)|3|centroids|2"]
     assert cell["acc"] == pytest.approx(expected) and 0 <= cell["auroc"] <= 100
     assert found["set (x)|1|centroids|1"]["auroc"] is None
-    tables.print_tables([problem], found, [1, 2])
+    tables.print_tables([problem], found, [1, 2], None)
     shown = capsys.readouterr().out
     assert "**Accuracy, x**" in shown and "| method | set, 1 | set, 3 |" in shown and shown.count("| centroids |") == 2
 

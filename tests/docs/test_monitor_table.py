@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,16 @@ import pytest
 import deltaenergy as de
 from tests.monitor.made import make_detector
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "tables" / "monitor.py"
+TABLES = Path(__file__).resolve().parents[2] / "docs" / "tables"
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("monitor_table", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TABLES))
+        import monitor
+
+        yield monitor
 
 
 @pytest.mark.parametrize(("size", "share"), [(100, 0.2), (500, 0.1), (500, 0.0)])

@@ -11,10 +11,11 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.backend_check import BackendAgreement, check_agreement
+from deltaenergy.evaluation.backend_check import BackendAgreement, check_agreement, check_model
 from deltaenergy.models.backends.base import BackendModel, TowerEngine
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scores.registry import make_score
+from deltaenergy.source import load_images
 from deltaenergy.stats.thresholds import upper_share
 
 CLASSES = ["dog", "cat", "red car"]
@@ -44,9 +45,9 @@ def on_engine(model: TowerModel, angle: float) -> BackendModel:
 
 
 def check(model: TowerModel, angle: float, known: int, unknown: int) -> BackendAgreement:
-    opened = pictures(unknown, 1) if unknown else None
+    images, opened = load_images(pictures(known, 0)), load_images(pictures(unknown, 1)) if unknown else []
     return check_agreement(
-        model, on_engine(model, angle), CLASSES, pictures(known, 0), opened, score=make_score("max-logit"), keep=0.7
+        model, on_engine(model, angle), CLASSES, images, opened, score=make_score("max-logit"), keep=0.7
     )
 
 
@@ -103,8 +104,9 @@ def test_one_changed_label_among_those_that_set_thresholds_is_no_equality(tiny_c
 
 
 def test_both_towers_are_timed_in_turns(tiny_clip: TowerModel) -> None:
+    images = load_images(pictures(40, 0))
     found = check_agreement(
-        tiny_clip, on_engine(tiny_clip, 0.1), CLASSES, pictures(40, 0), score=make_score("mcm"), batch_size=16
+        tiny_clip, on_engine(tiny_clip, 0.1), CLASSES, images, score=make_score("mcm"), batch_size=16
     )
     assert len(found.ratios) == 2, "the last batch of 8 is no whole one"
     assert min(found.milliseconds) > 0 and found.speed == found.milliseconds[0] / found.milliseconds[1]
@@ -121,7 +123,7 @@ def test_the_bound_is_clopper_and_pearsons(count: int, total: int) -> None:
 
 def test_what_cannot_be_compared_is_refused(tiny_clip: TowerModel, tmp_path: object) -> None:
     candidate = on_engine(tiny_clip, 0.1)
-    images, score = pictures(8, 0), make_score("mcm")
+    images, score = load_images(pictures(8, 0)), make_score("mcm")
     with pytest.raises(InputError, match="same weights"):
         check_agreement(candidate, tiny_clip, CLASSES, images, score=score)
     with pytest.raises(InputError, match="same weights"):
@@ -132,4 +134,4 @@ def test_what_cannot_be_compared_is_refused(tiny_clip: TowerModel, tmp_path: obj
         check_agreement(tiny_clip, candidate, CLASSES, images[:3], score=score)
     store = de.build_store(tiny_clip, images, f"{tmp_path}/store")
     with pytest.raises(InputError, match="feature store"):
-        check_agreement(tiny_clip, candidate, CLASSES, store.path, score=score)
+        check_model("lite", store.path, on="bf16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,12 @@ from deltaenergy.evaluation.choose import (
     candidate_scores,
     choose,
     choose_from_features,
-    disagreement_of,
-    given_to_choose,
+    features_only,
     labelled_features,
     rank,
 )
 from deltaenergy.evaluation.leave_out import folds, resampled_auroc, wins_by_class
-from deltaenergy.scores.availability import every_score
+from deltaenergy.scores.availability import Given, every_score
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scoring import deal_folds
 
@@ -165,7 +164,7 @@ def test_a_name_that_stands_twice_is_left_out_with_both_its_columns() -> None:
     texts, features, truth = clustered(classes=4, noise=0.1)
     labels = [f"class {k}" for k in truth]
     once = choose(PrecomputedClassifier(texts, names(4)), features, ["max-logit"], labels=labels)
-    with pytest.warns(UserWarning, match="more than once"):
+    with pytest.warns(UserWarning, match="Duplicate class names"):
         twice = PrecomputedClassifier(np.concatenate([texts, texts]), names(4) * 2)
     both = choose(twice, features, ["max-logit"], labels=[label.replace(" ", "_").upper() for label in labels])
     assert both == once
@@ -205,7 +204,7 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (None, {}, "give labels"),
+        (None, {}, "pass labels"),
         (["class 0"] * 5, {}, r"labels.*5.*72"),
         (["class 0"] * 72, {}, r"two classes.*1"),
         (
@@ -272,7 +271,7 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
 
 def test_candidates_need_no_more_than_choose_gives() -> None:
     """Whatever needs there will be: a score with another one is left out, not tried."""
-    given = given_to_choose()
+    given = features_only(Given())
     assert set(given.lacks) == set(Need) - {Need.FEATURES, Need.TEXTS, Need.ID_DATA}
     assert all(score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in candidate_scores(given)[0])
 
@@ -303,4 +302,4 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
     assert told[0]["image"] == f"row {found.images[0].row}"
     with pytest.raises(InputError, match="two candidate scores"):
         alone = choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
-        disagreement_of(classifier, known, alone)
+        replace(alone, classifier=classifier, known=known).disagreement()

@@ -11,8 +11,8 @@ from scipy.stats import rankdata, spearmanr
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import (
     average_ranks,
+    disagreement_with,
     disagreements,
-    least_alike,
     places,
     rank_correlation,
 )
@@ -43,10 +43,10 @@ def test_the_most_disagreeing_images_worked_by_hand() -> None:
     assert disagreements([1.0, 2.0], [1.0, 2.0], 0) == []
 
 
-def test_the_least_alike_two_scores() -> None:
+def test_the_score_least_like_another() -> None:
     values = {"a": [1, 2, 3, 4], "b": [1, 2, 4, 3], "c": [4, 3, 2, 1]}
-    assert least_alike(values) == ("a", "c")
-    assert least_alike({"a": values["a"], "b": values["b"], "d": values["a"]}, ["d"]) == ("b", "d")
+    assert disagreement_with("a", values).second == "c"
+    assert disagreement_with("d", {"a": values["a"], "b": values["b"], "d": values["a"]}).second == "b"
 
 
 def test_scores_without_any_order() -> None:
@@ -55,8 +55,6 @@ def test_scores_without_any_order() -> None:
 
 
 def test_wrong_input_is_told() -> None:
-    with pytest.raises(InputError, match="two scores"):
-        least_alike({"a": [1.0]})
     with pytest.raises(InputError, match="3 and 2"):
         disagreements([1, 2, 3], [1, 2])
     with pytest.raises(InputError, match="NaN"):

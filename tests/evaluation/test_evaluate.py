@@ -150,7 +150,7 @@ def test_thresholds_and_fit_of_a_detector_are_kept(classifier, sets):
     assert state
     found = run(detector, sets, ["multi-delta-energy", "mcm"])
     assert found.thresholds["multi-delta-energy"] == detector.threshold
-    assert found.given_thresholds == {"multi-delta-energy"}
+    assert set(found.calibrations) == {"multi-delta-energy"}
     assert all((detector.score_state[name] == tensor).all() for name, tensor in state.items())
     verdicts = detector.predict(sets / "grey")
     np.testing.assert_allclose(found.values("multi-delta-energy", "grey"), [v.score for v in verdicts], atol=1e-5)
@@ -236,7 +236,7 @@ def test_decomposed_accents_match(tmp_path):
 
 
 def test_duplicate_class_names_count_as_one_class(tmp_path, sets):
-    with pytest.warns(UserWarning, match="more than once"):
+    with pytest.warns(UserWarning, match="Duplicate class names"):
         classifier = ZeroShotClassifier(ColourModel(), ["green", "red", "blue", "red"])
     found = evaluate(classifier, ["mcm"], [("dark", sets / "dark")])
     assert found.accuracy[0].accuracy.value == 1
@@ -287,13 +287,13 @@ def test_wrong_arguments(classifier, sets, options, message):
 
 def test_a_detector_without_threshold_is_measured_like_its_classifier(classifier, sets):
     found, alone = run(Detector(classifier, "mcm"), sets, None), run(classifier, sets, ["mcm"])
-    assert found.detection == alone.detection and found.kept == alone.kept and not found.given_thresholds
+    assert found.detection == alone.detection and found.kept == alone.kept and not found.calibrations
 
 
 def test_no_id_set_two_sets_of_one_name_and_wrong_labels(classifier, sets):
     with pytest.raises(InputError, match="at least one ID set"):
         evaluate(classifier, ["mcm"], [], open_sets=[("grey", sets / "grey")])
-    with pytest.raises(InputError, match="Two sets are called 'x'"):
+    with pytest.raises(InputError, match="Two sets are named 'x'"):
         evaluate(classifier, ["mcm"], [("x", sets / "known")], open_sets=[("x", sets / "grey")])
     with pytest.raises(InputError, match="19 images but 1 labels"):
         evaluate(classifier, ["mcm"], [("x", sets / "known", ["red"])])

@@ -17,7 +17,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation import evaluate
 from deltaenergy.evaluation import run as run_module
-from deltaenergy.evaluation.disagreement import PooledRows, pooled_scores
+from deltaenergy.evaluation.disagreement import pooled_scores
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
@@ -188,11 +188,10 @@ def test_a_report_shows_the_images_of_a_store(classifier, folder):
 def test_pooled_rows_leave_out_what_has_no_number(classifier, folder):
     found = measured(classifier, folder, ".store")
     found.sets[1].scored.values["mcm"][2] = np.nan
-    rows, values = pooled_scores(found)
+    place, values = pooled_scores(found)
     flat = [(one.name, row) for one in found.sets for row in range(len(one))]
     flat.remove(("dark", 2))
-    assert [(one.name, row) for one, row in rows] == flat
-    assert isinstance(rows[2:4], PooledRows) and len(rows[2:4]) == 2
+    assert [(one.name, row) for one, row in map(place, range(len(flat)))] == flat
     assert len(values["mcm"]) == len(flat)
 
 

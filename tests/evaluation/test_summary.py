@@ -10,7 +10,7 @@ import pytest
 from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier
 from deltaenergy.evaluation import Evaluation, Group, compare, evaluate
 from deltaenergy.evaluation.compare import Difference
-from deltaenergy.evaluation.summary import best_score, changes, headline, is_better, kept_estimate, measured
+from deltaenergy.evaluation.summary import best_score, changes, headline, is_better, measured
 from deltaenergy.stats.metrics import Estimate, paired_differences
 from tests.colours import ColourModel, paint_sets
 
@@ -47,9 +47,9 @@ def test_the_headline_is_the_primary_score_on_whole_groups(found: Evaluation) ->
 
 def test_kept_counts_the_images_of_all_sets(found: Evaluation) -> None:
     kept = sum(int((~found.is_ood(one)).sum()) for one in found.in_group(Group.OPEN))
-    share = kept_estimate(found, Group.OPEN)
-    assert share is not None and share.value == pytest.approx(kept / 25)
-    assert kept_estimate(found, Group.SHIFTED) is None
+    share = measured(found)["kept", Group.OPEN]
+    assert share.value == pytest.approx(kept / 25)
+    assert ("kept", Group.SHIFTED) not in measured(found)
 
 
 def test_the_best_score_leads_on_the_same_images(found: Evaluation) -> None:

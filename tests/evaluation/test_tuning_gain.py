@@ -239,7 +239,7 @@ def test_what_cannot_be_measured_is_not() -> None:
     model = de.PrecomputedModel(16, class_vectors=(NAMES, vectors))
     single = prepared(model, features, labels, 1)
     (row,) = measure_gain(model, [tried(model, "centroids", single)], drawn_test(single), MCM).rows
-    assert row.accuracy is None and row.auroc is None and "one image of each class" in row.note
+    assert row.accuracy is None and row.auroc is None and "one image per class" in row.note
     _, others, truth = world(2, 4)
     test = TestImages([], truth, torch.from_numpy(others), "others")
     (row,) = measure_gain(model, [tried(model, "centroids", single)], test, make_score("gl-mcm")).rows

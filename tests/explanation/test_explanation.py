@@ -100,7 +100,7 @@ def test_words_say_where() -> None:
         explanation().in_words
         == "Heatmap of <b>dog's.jpg: what supports dog & cat, by grad-cam; strongest at the upper right."
     )
-    assert explanation(target="score").subject == "what moves the score"
+    assert explanation(target="score").subject == "what drives the score"
     for cell, words in {(0, 0): "upper left", (3, 3): "centre", (6, 3): "lower centre", (3, 0): "middle left"}.items():
         heatmap = np.zeros((7, 7), np.float32)
         heatmap[cell] = 1

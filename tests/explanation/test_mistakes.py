@@ -54,7 +54,7 @@ def test_a_score_without_a_gradient_is_shown_by_covering_parts(tmp_path: Path, t
     classifier = de.ZeroShotClassifier(tiny_clip, ["red", "green", "blue"])
     evaluation = de.evaluate(classifier, ["odin"], [("known", root / "known")], [], [("grey", root / "grey")])
     section = mistakes_section(evaluation, 1)
-    assert "what moves the score, by occlusion" in str(section.body)
+    assert "what drives the score, by occlusion" in str(section.body)
 
 
 def test_images_of_a_store_are_found_by_their_files(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_images_of_a_store_are_found_by_their_files(tmp_path: Path) -> None:
     evaluation = evaluated(root, [("known", store)])
     assert "blue after all.png" in str(mistakes_section(evaluation, 1).body)
     (root / "known" / "red" / "blue after all.png").unlink()
-    with pytest.raises(InputError, match="is not there any more"):
+    with pytest.raises(InputError, match="no longer exists"):
         mistakes_section(evaluation, 1)
 
 

@@ -218,7 +218,7 @@ def test_mistakes_are_told_at_once(clip: de.TowerModel, lite: de.TowerModel) -> 
         ((classifier, "auto", "score"), "A classifier has no score"),
         ((judge, "auto", "catt"), "Unknown `target` 'catt'.*Did you mean 'cat'"),
         ((judge, "auto", "scor"), "Did you mean 'score'"),
-        ((lite,), "takes a classifier, not a model"),
+        ((lite,), "needs a classifier, not a model"),
     ):
         with pytest.raises(InputError, match=message):
             Explainer(*arguments)  # type: ignore[arg-type]
@@ -263,5 +263,5 @@ def test_an_uncalibrated_detector_explains_without_a_verdict(lite: de.TowerModel
     (one,) = de.explain(de.Detector(de.ZeroShotClassifier(lite, CLASSES), "mcm"), pictures(1), target="score")
     assert one.verdict is None and 0 < one.value < 1
     unfitted = de.Detector(de.ZeroShotClassifier(lite, CLASSES), "react")
-    with pytest.raises(de.DeltaEnergyError, match="must see known images first"):
+    with pytest.raises(de.DeltaEnergyError, match="learns from known images"):
         de.explain(unfitted, pictures(1), target="score")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.files import FolderLock, hash_file, read_bound, remove_bound, write_bound
+from deltaenergy.files import hash_file, lock_folder, read_bound, remove_bound, write_bound
 from deltaenergy.files.artifact import check_seal, sealed
 from tests.sampling import examples
 
@@ -215,7 +215,7 @@ def test_a_folder_that_another_run_holds_is_not_written(tmp_path: Path) -> None:
         except InputError as error:
             errors.append(error)
 
-    with FolderLock(tmp_path):
+    with lock_folder(tmp_path):
         write(tmp_path, 1)  # the holder itself may
         thread = threading.Thread(target=try_to_write)
         thread.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock
+from deltaenergy.files import lock_folder
 from deltaenergy.files.lock import NAME, try_lock
 
 
@@ -22,8 +22,8 @@ from deltaenergy.files.lock import NAME, try_lock
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock until it is ended."""
     program = (
-        "import sys, time; from deltaenergy.files import FolderLock\n"
-        "with FolderLock(sys.argv[1]):\n    print('held', flush=True); sys.stdin.readline()"
+        "import sys, time; from deltaenergy.files import lock_folder\n"
+        "with lock_folder(sys.argv[1]):\n    print('held', flush=True); sys.stdin.readline()"
     )
     command = [sys.executable, "-c", program, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
@@ -36,15 +36,15 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_run_is_told_of_the_first(tmp_path: Path) -> None:
     with holder(tmp_path / "out") as process:
-        with pytest.raises(InputError, match=r"Another run.* .*out"), FolderLock(tmp_path / "out"):
+        with pytest.raises(InputError, match=r"Another run.* .*out"), lock_folder(tmp_path / "out"):
             pass
-        with FolderLock(tmp_path / "other"):
+        with lock_folder(tmp_path / "other"):
             pass
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
         process.wait()
-        with FolderLock(tmp_path / "out"):
+        with lock_folder(tmp_path / "out"):
             assert (tmp_path / "out" / NAME).exists()
     assert list(tmp_path.iterdir()) == [], "locks and the folders made for them are gone"
 
@@ -54,7 +54,7 @@ def test_a_killed_run_blocks_nobody(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert (tmp_path / NAME).exists()
-        with FolderLock(tmp_path):
+        with lock_folder(tmp_path):
             assert (tmp_path / NAME).exists()
     assert not (tmp_path / NAME).exists(), "what it left is taken over"
 
@@ -64,7 +64,7 @@ def test_a_thread_may_take_its_lock_again_and_another_may_not(tmp_path: Path) ->
 
     def other_thread() -> None:
         try:
-            with FolderLock(tmp_path):
+            with lock_folder(tmp_path):
                 pass
         except InputError as error:
             refused.append(str(error))
@@ -75,22 +75,22 @@ def test_a_thread_may_take_its_lock_again_and_another_may_not(tmp_path: Path) ->
         thread.join()
         return len(refused)
 
-    first, second = FolderLock(tmp_path), FolderLock(tmp_path / ".." / tmp_path.name)
-    with first, second:
+    same = tmp_path / ".." / tmp_path.name
+    with lock_folder(tmp_path), lock_folder(same):
         assert try_in_thread() == 1
-    with first:
-        with second:
+    with lock_folder(tmp_path):
+        with lock_folder(same):
             pass
         assert try_in_thread() == 2, "the inner one does not end the outer"
     assert try_in_thread() == 2
 
 
 def test_a_forked_child_does_not_hold_its_parent_s_lock(tmp_path: Path) -> None:
-    with FolderLock(tmp_path):
+    with lock_folder(tmp_path):
         child = os.fork()
         if child == 0:
             try:
-                with FolderLock(tmp_path):
+                with lock_folder(tmp_path):
                     os._exit(1)
             except InputError:
                 os._exit(7)
@@ -100,7 +100,7 @@ def test_a_forked_child_does_not_hold_its_parent_s_lock(tmp_path: Path) -> None:
 
 
 def test_an_error_inside_ends_the_lock(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), FolderLock(tmp_path):
+    with pytest.raises(KeyboardInterrupt), lock_folder(tmp_path):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +113,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.warns(UserWarning, match="No locks available"), FolderLock(tmp_path):
+    with pytest.warns(UserWarning, match="No locks available"), lock_folder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -121,12 +121,12 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: p
 def test_many_processes_take_turns(tmp_path: Path) -> None:
     """Whoever holds the lock is alone: a counter that is read and written inside it loses nothing."""
     program = (
-        "import sys; from pathlib import Path; from deltaenergy.files import FolderLock\n"
+        "import sys; from pathlib import Path; from deltaenergy.files import lock_folder\n"
         "from deltaenergy.errors import InputError\n"
         "folder, done = Path(sys.argv[1]), 0\n"
         "while done < 40:\n"
         "    try:\n"
-        "        with FolderLock(folder):\n"
+        "        with lock_folder(folder):\n"
         "            file = folder / 'count'\n"
         "            file.write_text(str(int(file.read_text()) + 1)); done += 1\n"
         "    except InputError:\n        pass\n"

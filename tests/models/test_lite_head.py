@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
+from deltaenergy.models.lite.model import CosineRange, JointHead, Refiner
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

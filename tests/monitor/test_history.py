@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.monitor.history import MOST_BLOCKS, ClassChange, FlaggedImage, History
+from deltaenergy.monitor.state import MOST_BLOCKS, ClassChange, FlaggedImage, History
 
 
 def feed(history: History, entries: list[tuple[str, bool]]) -> None:

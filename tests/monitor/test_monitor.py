@@ -312,8 +312,8 @@ def test_damaged_states_are_refused(tmp_path: Path) -> None:
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     detector = make_detector(np.arange(50.0))
     code = (
-        "import sys\nfrom pathlib import Path\nfrom deltaenergy.files import FolderLock\n"
-        "with FolderLock(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+        "import sys\nfrom pathlib import Path\nfrom deltaenergy.files import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

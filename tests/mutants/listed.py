@@ -1,4 +1,4 @@
-"""The faults, by room. Each must be noticed by the tests beside it; docs/reliability.md has the list in words."""
+"""The faults, by room. Each must be noticed by the tests beside it."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ mutant(
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores.shared.moments",
+    "scores.multi_delta_energy.moments",
     "rounding counts as a deviation",
     "ROUNDING * term.abs().max()",
     "0 * term.abs().max()",
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores.shared.largest_probability",
+    "scores.msp.msp",
     "the temperature multiplies",
     ".div_(temperature)",
     ".mul_(temperature)",
@@ -273,8 +273,8 @@ mutant(
 mutant(
     "scores.lsn.lsn",
     "the nearest negative in place of the farthest",
-    "largest_probability(-negatives.flatten(0, 1), SOFTNESS)",
-    "largest_probability(negatives.flatten(0, 1), SOFTNESS)",
+    "msp.kernel(-negatives.flatten(0, 1), SOFTNESS)",
+    "msp.kernel(negatives.flatten(0, 1), SOFTNESS)",
     "scores/test_lsn.py",
 )
 mutant(
@@ -406,7 +406,7 @@ mutant(
     "classifiers/test_formulas.py",
 )
 mutant(
-    "classifiers.clip_adapter.ClipAdapterClassifier.forward",
+    "classifiers.clip_adapter.ClipAdapterClassifier.image_features",
     "the two shares change places",
     "alpha * adapted + (1 - alpha) * z",
     "(1 - alpha) * adapted + alpha * z",
@@ -448,7 +448,7 @@ mutant(
     "classifiers/test_plot.py",
 )
 mutant(
-    "classifiers.transport.transport_plan",
+    "classifiers.plot.transport_plan",
     "rows have the columns' marginals",
     "return -rows - torch.logsumexp(scaled + g",
     "return -columns - torch.logsumexp(scaled + g",
@@ -476,7 +476,7 @@ mutant(
     "classifiers/test_linear_probes.py",
 )
 mutant(
-    "classifiers.logistic.fit_logistic",
+    "classifiers.linear_probe.fit_logistic",
     "the penalty is not divided by C",
     "weight / (c * count)",
     "weight / count",
@@ -528,7 +528,7 @@ mutant(
     "training/test_checkpoints.py",
 )
 mutant(
-    "tuning.prepare._encode_or_load",
+    "tuning.prepare._views_of",
     "views of another seed are taken from the cache",
     "str(sample.seed), ",
     "",
@@ -649,8 +649,8 @@ mutant(
 mutant(
     "evaluation.run._score_sets",
     "every known set takes the folds of the first",
-    "_from_row(scorer, row)",
-    "_from_row(scorer, 0)",
+    "one.folds[row:]",
+    "one.folds",
     "evaluation/test_cross_fitted.py",
 )
 mutant(

@@ -63,7 +63,7 @@ def test_c_is_read_from_the_methods_spelling() -> None:
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no finished benchmark"):
+    with pytest.raises(InputError, match="no finished benchmark"):
         benchmark_page(Results(tmp_path))
     with pytest.raises(InputError, match="is not a folder"):
         benchmark_page(Results(tmp_path / "missing"))

@@ -49,7 +49,7 @@ def opened(chromium: Any, file: Path, **options: Any) -> Any:
 
 
 def in_sight(page: Any) -> list[str]:
-    found = page.locator("#pictures li[data-verdict]:visible")
+    found = page.locator("#images li[data-verdict]:visible")
     return [str(card.get_attribute("data-name")) for card in found.all()]
 
 
@@ -88,7 +88,7 @@ def test_filter_and_sort(chromium: Any, folder: Path) -> None:
 def test_a_click_enlarges_the_file_itself_and_arrows_go_on(chromium: Any, folder: Path) -> None:
     page = opened(chromium, folder / "verdicts.html")
     first, second = in_sight(page)[:2]
-    page.locator("#pictures li:visible .enlarge").first.click()
+    page.locator("#images li:visible .enlarge").first.click()
     large = page.locator("#large img")
     assert Path(large.get_attribute("src").removeprefix("file://").replace("%20", " ")).name == Path(first).name
     page.wait_for_function("document.querySelector('#large img').naturalWidth == 16")
@@ -101,10 +101,10 @@ def test_a_click_enlarges_the_file_itself_and_arrows_go_on(chromium: Any, folder
 
 def test_without_scripts_everything_is_there(chromium: Any, folder: Path) -> None:
     page = opened(chromium, folder / "verdicts.html", java_script_enabled=False)
-    assert page.locator("#pictures li[data-verdict]").count() == 28
+    assert page.locator("#images li[data-verdict]").count() == 28
     assert not page.locator("#tools").is_visible() and not page.locator("#large").is_visible()
-    link = page.locator("#pictures li a.enlarge").first.get_attribute("href")
-    page.locator("#pictures li a.enlarge").first.click()
+    link = page.locator("#images li a.enlarge").first.get_attribute("href")
+    page.locator("#images li a.enlarge").first.click()
     assert page.url.endswith(link.split("/")[-1]), "the link leads to the file"
 
 
@@ -151,7 +151,7 @@ def test_paper_has_every_picture_whole(chromium: Any, folder: Path) -> None:
     pictures = "[...document.querySelectorAll('#groups img')]"
     assert page.evaluate(f"{pictures}.length") == 28
     assert page.evaluate(f"{pictures}.every(one => one.complete && one.naturalWidth > 0)"), "in sight or not"
-    assert page.evaluate("getComputedStyle(document.querySelector('.pictures li')).breakInside") == "avoid"
+    assert page.evaluate("getComputedStyle(document.querySelector('.images li')).breakInside") == "avoid"
     assert not page.locator("#tools").is_visible()
 
 

@@ -1,4 +1,4 @@
-"""`Scorer` and `Encoder` on batches of features and images: the verdicts of `deltaenergy score`, to the bit."""
+"""`BatchScorer` and `Encoder` on batches of features and images: the verdicts of `deltaenergy score`, to the bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import deltaenergy as de
 from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.errors import InputError
-from deltaenergy.scale import Encoder, Scorer
+from deltaenergy.scale import BatchScorer, Encoder
 from tests.cli.runner import Runner
 from tests.scale.conftest import Scene
 
@@ -63,7 +63,7 @@ def test_rows_of_a_store_get_the_verdicts_of_score(
     scene: Scene, command: Runner, tmp_path: Path, size: int, form: Any
 ) -> None:
     rows = rows_of(scene.store)
-    scorer = Scorer(scene.detector)
+    scorer = BatchScorer(scene.detector)
     found = pa.concat_tables([scorer(form(rows.slice(start, size))) for start in range(0, len(rows), size)])
     assert found["path"].to_pylist() == rows["id"].to_pylist(), "every row gives one, in order"
     readable = found.filter(pa.compute.is_null(found["error"]))
@@ -87,14 +87,14 @@ def test_features_get_the_verdicts_of_score(scene: Scene, command: Runner, tmp_p
     batch = {"id": [store.ids[row] for row in store.readable], "features": column}
     given = pa.table(batch) if form in ("lists", "tensors") else batch
     expected, _ = scored_by_command(command, scene.store, scene.detector, tmp_path)
-    assert Scorer(scene.detector)(given).select(COLUMNS).equals(expected)
+    assert BatchScorer(scene.detector)(given).select(COLUMNS).equals(expected)
 
 
 def test_rows_without_features_keep_a_row(scene: Scene) -> None:
     store = de.Store.open(scene.store)
     one = store.features([0])[0].tolist()
     batch = pa.table({"path": ["a", "b", "c"], "features": [None, one, one], "error": [None, None, "it was lost"]})
-    found = Scorer(scene.detector)(batch).to_pylist()
+    found = BatchScorer(scene.detector)(batch).to_pylist()
     assert [row["error"] for row in found] == ["it has no features", None, "it was lost"]
     assert [row["label"] is None for row in found] == [True, False, True]
 
@@ -104,7 +104,7 @@ def test_pictures_get_the_verdicts_of_score(scene: Scene, command: Runner, tmp_p
     batch = {"path": [str(file) for file in files], "bytes": [file.read_bytes() for file in files]}
     batch = {name: np.array([*values, None], object) for name, values in batch.items()}
     batch["path"][-1] = "nothing"
-    found = Scorer(scene.detector)(batch)
+    found = BatchScorer(scene.detector)(batch)
     expected, told = scored_by_command(command, scene.images, scene.detector, tmp_path)
     assert found["path"].to_pylist() == batch["path"].tolist()
     assert found.filter(pa.compute.is_null(found["error"])).select(COLUMNS).equals(expected)
@@ -126,7 +126,7 @@ def test_an_encoder_gives_the_features_of_the_model(scene: Scene, tiny_clip_fold
         rows = np.array([row["features"] for row in found.to_pylist() if row["error"] is None], np.float32)
         np.testing.assert_array_equal(rows, tiny_clip.encode(scene.images).features)
     # One step after the other: what is encoded can be scored.
-    scored = Scorer(scene.detector)(encoder(batch))
+    scored = BatchScorer(scene.detector)(encoder(batch))
     assert scored["error"].null_count == 22
     np.testing.assert_allclose(
         [row["score"] for row in scored.to_pylist() if row["error"] is None],
@@ -138,13 +138,13 @@ def test_an_encoder_gives_the_features_of_the_model(scene: Scene, tiny_clip_fold
 
 
 def test_an_empty_batch_has_the_same_columns(scene: Scene) -> None:
-    scorer, rows = Scorer(scene.detector), rows_of(scene.store)
+    scorer, rows = BatchScorer(scene.detector), rows_of(scene.store)
     assert scorer(rows.slice(0, 0)).schema == scorer(rows).schema
     assert scorer(rows.slice(0, 0)).num_rows == 0
 
 
 def test_what_is_wrong_is_said(scene: Scene, tiny_clip: de.TowerModel, tmp_path: Path) -> None:
-    scorer = Scorer(scene.detector)
+    scorer = BatchScorer(scene.detector)
     width = tiny_clip.feature_dim
     unit = [1.0] + [0.0] * (width - 1)
     for batch, words in [
@@ -160,13 +160,13 @@ def test_what_is_wrong_is_said(scene: Scene, tiny_clip: de.TowerModel, tmp_path:
             scorer(batch)
     de.Detector(de.ZeroShotClassifier(tiny_clip, ["a", "b"]), "mcm").save(tmp_path / "raw")
     with pytest.raises(InputError, match="no threshold"):
-        Scorer(tmp_path / "raw")
+        BatchScorer(tmp_path / "raw")
 
 
 def test_nothing_of_it_imports_ray() -> None:
     script = (
         "import sys, deltaenergy as de; assert 'deltaenergy.scale' not in sys.modules\n"
-        "de.scale.Scorer; print('ray' in sys.modules)"
+        "de.scale.BatchScorer; print('ray' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""`Scorer`, `Encoder` and `read_store` inside Ray Data: the verdicts of `deltaenergy score`."""
+"""`BatchScorer`, `Encoder` and `read_store` inside Ray Data: the verdicts of `deltaenergy score`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.scale import Encoder, Scorer, read_store
+from deltaenergy.scale import BatchScorer, Encoder, read_store
 from tests.scale.conftest import Scene
 from tests.scale.ray_here import own_ray
 
@@ -39,7 +39,7 @@ def told(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_store(ray: Any, scene: Scene, actors: int) -> None:
     """Also with as many actors as there are CPUs."""
     rows = read_store(scene.store)
-    found = rows.map_batches(Scorer, fn_constructor_args=[str(scene.detector)], concurrency=actors, batch_size=4)
+    found = rows.map_batches(BatchScorer, fn_constructor_args=[str(scene.detector)], concurrency=actors, batch_size=4)
     assert told(found.take_all()) == expected(scene)
 
 
@@ -60,14 +60,14 @@ def test_features_in_each_form_of_batches(ray: Any, scene: Scene, tmp_path: Path
     de.Store.open(scene.store).to_parquet(tmp_path / "parquet")
     data = ray.data.read_parquet(str(tmp_path / "parquet"))
     found = data.map_batches(
-        Scorer, fn_constructor_args=[str(scene.detector)], concurrency=1, batch_size=9, batch_format=form
+        BatchScorer, fn_constructor_args=[str(scene.detector)], concurrency=1, batch_size=9, batch_format=form
     )
     assert told(found.take_all()) == expected(scene)
 
 
 def test_pictures(ray: Any, scene: Scene) -> None:
     pictures = ray.data.read_binary_files(str(scene.images), include_paths=True)
-    found = told(pictures.map_batches(Scorer, fn_constructor_args=[str(scene.detector)], concurrency=1).take_all())
+    found = told(pictures.map_batches(BatchScorer, fn_constructor_args=[str(scene.detector)], concurrency=1).take_all())
     for image, said in expected(scene).items():
         label, score, is_ood, error = found[image]
         assert (label, is_ood, error) == (said[0], said[2], said[3])
@@ -79,7 +79,7 @@ def test_images_are_encoded_and_then_scored(ray: Any, scene: Scene, tiny_clip_fo
     encoded = ray.data.read_binary_files(str(scene.images), include_paths=True).map_batches(
         Encoder, fn_constructor_args=[str(tiny_clip_folder)], concurrency=1, num_cpus=0.5, batch_size=8
     )
-    scored = encoded.map_batches(Scorer, fn_constructor_args=[str(scene.detector)], concurrency=1, num_cpus=0.5)
+    scored = encoded.map_batches(BatchScorer, fn_constructor_args=[str(scene.detector)], concurrency=1, num_cpus=0.5)
     found = told(scored.take_all())
     for image, (label, score, is_ood, error) in expected(scene).items():
         assert (found[image][0], found[image][2], found[image][3]) == (label, is_ood, error)

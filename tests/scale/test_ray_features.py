@@ -72,7 +72,7 @@ def test_a_device_that_ray_does_not_hand_out(
 
 
 def test_an_actor_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
-    settings = {"model": {"name": "lite"}, "device": "cpu", "threads": None}
+    settings = {"model": {"name": "lite"}, "device": "cpu"}
     answer = ShardTask({**settings, "store": str(tmp_path)})({"shard": 0})
     assert answer["kind"] == "ArtifactError" and str(tmp_path) in answer["error"]
     finished = ShardTask({**settings, "store": str(scene.store)})({"shard": 0})

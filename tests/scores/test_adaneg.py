@@ -8,7 +8,7 @@ import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaneg import AdaNeg, Proxies, entropies
-from deltaenergy.scores.adaptive import confident, list_adapters, make_adapter
+from deltaenergy.scores.adaptive import ADAPTERS, confident, make_adapter
 from tests.scores.reference import Floats
 from tests.scores.test_neglabel import grouped_softmax
 
@@ -151,5 +151,5 @@ def test_what_makes_no_sense_is_refused(spec: str, message: str) -> None:
 def test_adapters_are_no_scores() -> None:
     from deltaenergy import list_scores
 
-    assert list_adapters() == ["adaneg", "tanl"]
-    assert not set(list_adapters()) & set(list_scores())
+    assert ADAPTERS.names() == ["adaneg", "tanl"]
+    assert not set(ADAPTERS) & set(list_scores())

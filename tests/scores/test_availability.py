@@ -15,7 +15,7 @@ from deltaenergy.cli.main import run
 from deltaenergy.core.needs import Lack, Need
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import TextTower
-from deltaenergy.scores import availability as runnable
+from deltaenergy.scores import get_score_class
 from deltaenergy.scores.availability import Given, chosen_scores, every_score, obstacle, runnable_scores
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scoring import score_images
@@ -85,7 +85,7 @@ def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
     assert call("evaluate", "--id", store, "-s", "all", "--model", tiny_clip_folder) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "Left out of all" in line]
     assert len(lines) == 1
-    for words in ("gl-mcm", f"needs patches: {store} holds none", f"needs pixels: {store} is a feature store", "clipn"):
+    for words in ("gl-mcm", f"needs patches: {store} has none", f"needs pixels: {store} is a feature store", "clipn"):
         assert words in lines[0]
 
 
@@ -147,7 +147,7 @@ def test_every_score_and_preset_is_a_candidate_once() -> None:
     found = [score.spec for score in every_score()]
     assert len(found) == len(set(found))
     for name in de.list_scores():
-        presets = runnable.get_score_class(name).presets
+        presets = get_score_class(name).presets
         assert {make_score(name).spec, *(make_score(f"{name}:{preset}").spec for preset in presets)} <= set(found)
 
 

@@ -80,7 +80,7 @@ class TestVerdicts:
         with make_client(detectors, lite, Limits(megapixels=0.001)) as small:
             answer = small.post("/v1/verdicts", data={"detector": "colours"}, files=files([png(0, 40), png(1, 20)]))
         first, second = answer.json()["images"]
-        assert "40 × 40 pixels, and 0.001 megapixels are the most" in first["error"]
+        assert "40 × 40 pixels; the limit is 0.001 megapixels" in first["error"]
         assert second["error"] is None
 
     @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 ADDRESS = "http://127.0.0.1:8000"
 
 
-@pytest.fixture(scope="module", params=["serving.md", "tutorials/serve-it.md"])
+@pytest.fixture(scope="module", params=["serving.md", "tutorials/serve.md"])
 def text(request: pytest.FixtureRequest) -> str:
     """A page."""
     return (DOCS / request.param).read_text(encoding="utf-8")

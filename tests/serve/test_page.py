@@ -261,7 +261,7 @@ def test_a_picture_s_map_is_shown_when_it_is_asked_for(browser: Any, address: st
     card = visit.page.locator(".card").first
     image = card.locator("img")
     picture = image.get_attribute("src")
-    card.get_by_role("button", name="Show what decided").click()
+    card.get_by_role("button", name="Explain").click()
     card.get_by_role("button", name="Show the image").wait_for()
     assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
     assert (image.get_attribute("alt") or "").startswith("Heatmap of picture 0.png: what supports")

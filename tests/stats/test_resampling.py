@@ -14,18 +14,17 @@ from scipy.stats import chi2
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltaenergy.errors import InputError
-from deltaenergy.stats import metrics, resampling
+from deltaenergy.stats import metrics, ranking
 from deltaenergy.stats import ranking as ranks
 from deltaenergy.stats.metrics import RankedScores, paired_differences, paired_mean_difference
-from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
-from deltaenergy.stats.resampling import draw
+from deltaenergy.stats.ranking import Ranked, Ranks, draw, weighted_sums
 from tests.sampling import examples
 
 
 @pytest.mark.parametrize(("images", "piece"), [(5, 8), (5, 4), (5, 2), (4, 2)])
 def test_counts_have_the_multinomial_distribution(monkeypatch, images, piece):
     """Every possible resample comes as often as it should: of one piece, of several, and with a short last one."""
-    monkeypatch.setattr(resampling, "PIECE", piece)
+    monkeypatch.setattr(ranking, "PIECE", piece)
     rows = 60_000
     found, times = np.unique(draw(images, rows, np.random.default_rng(0)), axis=0, return_counts=True)
     seen = {tuple(row): count for row, count in zip(found.tolist(), times.tolist())}
@@ -40,7 +39,7 @@ def test_counts_have_the_multinomial_distribution(monkeypatch, images, piece):
 
 @pytest.mark.parametrize("images", [1, 7, 8, 9, 16, 61])
 def test_each_resample_has_as_many_images_and_does_not_depend_on_how_many_are_drawn_at_once(monkeypatch, images):
-    monkeypatch.setattr(resampling, "PIECE", 8)
+    monkeypatch.setattr(ranking, "PIECE", 8)
     whole = draw(images, 30, np.random.default_rng(1))
     assert whole.shape == (30, images) and (whole.sum(axis=1) == images).all() and (whole >= 0).all()
     rng = np.random.default_rng(1)
@@ -49,7 +48,7 @@ def test_each_resample_has_as_many_images_and_does_not_depend_on_how_many_are_dr
 
 def test_full_pieces_are_drawn_evenly():
     """At its true size: every image of a piece, the first and the last, in the pieces before the short one."""
-    images = 2 * resampling.PIECE + 100
+    images = 2 * ranking.PIECE + 100
     total = draw(images, 400, np.random.default_rng(2)).sum(axis=0)
     # Each is Binomial(400 n, 1/n): mean 400, deviation 20; and so are sums of 128 of them, with 128 times the variance.
     assert abs(total - 400).max() < 6 * 20
@@ -111,7 +110,7 @@ def test_intervals_of_many_pieces_are_those_of_plain_resampling(monkeypatch):
 
     The standard error of such a percentile is about 1 % of the interval's width.
     """
-    monkeypatch.setattr(resampling, "PIECE", 16)
+    monkeypatch.setattr(ranking, "PIECE", 16)
     rng = np.random.default_rng(0)
     known, unknown = rng.normal(1, 1, 90).round(1), rng.normal(0, 1, 70).round(1)
     drawn: dict[str, list[float]] = {"auroc": [], "fpr95": [], "fpr95_ood": []}
@@ -128,7 +127,7 @@ def test_intervals_of_many_pieces_are_those_of_plain_resampling(monkeypatch):
 
 
 def test_pairs_see_the_same_images_in_every_piece(monkeypatch):
-    monkeypatch.setattr(resampling, "PIECE", 8)
+    monkeypatch.setattr(ranking, "PIECE", 8)
     rng = np.random.default_rng(0)
     known, unknown = rng.normal(1, 1, 60), rng.normal(0, 1, 45)
     same = paired_differences((known, unknown), (3 * known - 1, 3 * unknown - 1), resamples=40)
@@ -139,7 +138,7 @@ def test_pairs_see_the_same_images_in_every_piece(monkeypatch):
 
 @pytest.mark.parametrize("piece", [8, 2**14])
 def test_blocks_and_seeds(monkeypatch, piece):
-    monkeypatch.setattr(resampling, "PIECE", piece)
+    monkeypatch.setattr(ranking, "PIECE", piece)
     rng = np.random.default_rng(0)
     known, unknown, other = rng.normal(1, 1, 60), rng.normal(0, 1, 40), rng.normal(0, 1, 60)
 

@@ -1,15 +1,19 @@
-"""WebDataset archives and Parquet files as bytes, and a count of what is fetched of those at addresses."""
+"""Images in folders, in WebDataset archives and in Parquet files, and a count of what is fetched of those at URLs."""
 
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from deltaenergy.data.remote.blocks import BlockCache, use_cache
 from deltaenergy.data.remote.client import RemoteObject, get_range
@@ -79,3 +83,20 @@ class Fetched:
     def bytes(self) -> int:
         """How many bytes were asked for."""
         return sum(end - start for start, end in self.parts)
+
+
+def draw_images(folder: Path, names: Sequence[str], *, unreadable: str, copies: Mapping[str, str]) -> Path:
+    """Images of random pixels in a new folder; one cannot be read, and some are the same as others."""
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / name)
+    (folder / unreadable).write_bytes(b"not an image")
+    for name, original in copies.items():
+        shutil.copy(folder / original, folder / name)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

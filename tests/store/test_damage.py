@@ -23,6 +23,7 @@ from deltaenergy.store.shard import MANIFEST, ShardRecord
 from deltaenergy.store.store import Store
 from tests.data.colour_model import MeanColour
 from tests.sampling import examples
+from tests.store.shards import contents
 
 IMAGES = 10
 
@@ -49,10 +50,6 @@ def whole(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "store"))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def found(folder: Path) -> str | None:

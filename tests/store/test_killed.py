@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ import pytest
 from PIL import Image
 
 from deltaenergy.store.store import Store
+from tests.store.shards import contents
 
 # A model that needs no torch, so that a process starts quickly: the feature is the picture's mean colour.
 PROGRAM = """
@@ -85,10 +85,6 @@ def uninterrupted(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     with start(pictures, out) as process:
         assert process.wait(300) == 0
     return out
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def check(out: Path, uninterrupted: Path) -> None:

@@ -32,6 +32,7 @@ from deltaenergy.store.writer import (
     usual_shard_size,
 )
 from tests.data.colour_model import MeanColour
+from tests.store.shards import contents, draw_images
 
 IMAGES = 11
 
@@ -39,25 +40,15 @@ IMAGES = 11
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """Eleven images; the fifth cannot be read, the ninth is the second again, and the tenth the fifth again."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    rng = np.random.default_rng(3)
-    for i in range(IMAGES):
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / f"{i:02d}.png")
-    (folder / "04.png").write_bytes(b"no picture")
-    shutil.copy(folder / "01.png", folder / "08.png")
-    shutil.copy(folder / "04.png", folder / "09.png")
-    return folder
+    names = [f"{i:02d}.png" for i in range(IMAGES)]
+    copies = {"08.png": "01.png", "09.png": "04.png"}
+    return draw_images(tmp_path / "pictures", names, unreadable="04.png", copies=copies)
 
 
 @pytest.fixture
 def whole(pictures: Path, tmp_path: Path) -> Path:
     build_store(MeanColour(), pictures, tmp_path / "whole", shard_size=4)
     return tmp_path / "whole"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Stop(Exception):

@@ -16,6 +16,7 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.store.folder import LocalFolder
 from deltaenergy.store.shard import read_manifest
 from tests.data.colour_model import MeanColour
+from tests.store.shards import contents, draw_images
 
 IMAGES = 10
 SHARDS = [f"{number:05d}-1.arrow" for number in range(3)]
@@ -24,24 +25,14 @@ SHARDS = [f"{number:05d}-1.arrow" for number in range(3)]
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """Ten images in three shards: the fifth cannot be read, the ninth is the second again."""
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    rng = np.random.default_rng(3)
-    for i in range(IMAGES):
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-    (folder / "4.png").write_bytes(b"no picture")
-    shutil.copy(folder / "1.png", folder / "8.png")
-    return folder
+    names = [f"{i}.png" for i in range(IMAGES)]
+    return draw_images(tmp_path / "pictures", names, unreadable="4.png", copies={"8.png": "1.png"})
 
 
 @pytest.fixture
 def store(pictures: Path, tmp_path: Path) -> Path:
     build_store(MeanColour(), pictures, tmp_path / "store", shard_size=4, patches=True)
     return tmp_path / "store"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def damage(store: Path, name: str, change: str) -> None:

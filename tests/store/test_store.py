@@ -20,11 +20,7 @@ from deltaenergy import Model, Store, build_store
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.encoding import EncodedImages
 from tests.checkpoints import write_clip
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """Every file of a store with the hash of its bytes."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+from tests.store.shards import contents
 
 
 class Counting:
@@ -522,9 +518,9 @@ def test_many_scores_read_the_features_once(tiny_clip: Model, photos: Path, tmp_
     taken: list[int] = []
 
     class Watched(Store):
-        def shard(self, position: int, *, patches: bool = False) -> Any:
+        def shard(self, position: int, **options: bool) -> Any:
             taken.append(position)
-            return super().shard(position, patches=patches)
+            return super().shard(position, **options)
 
     build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
     store = Watched.open(tmp_path / "store")

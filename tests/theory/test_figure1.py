@@ -40,7 +40,7 @@ from deltaenergy.theory.figure1 import (
     masked_result,
     texts_of,
 )
-from deltaenergy.theory.figure1_page import figure1_sections
+from deltaenergy.theory.page import figure1_sections
 from tests.report.checks import check_page
 
 NAMES = ["dog", "cat", "red car"]

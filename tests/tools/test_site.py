@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +58,18 @@ def test_figures_are_those_of_the_name_alone(figures: ModuleType) -> None:
     assert figures.figures_of("energy", RESULTS) == []
 
 
+def test_figures_come_from_all_pages_and_csv_files(figures: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "one.md").write_text(RESULTS, encoding="utf-8")
+    (tmp_path / "two.md").write_text("# Two\n| score | a |\n|---|---|\n| energy | 1 |\n", encoding="utf-8")
+    (tmp_path / "tables" / "long.csv").write_text("score,a\nmcm:some,1\n", encoding="utf-8")
+    (tmp_path / "tables" / "other.csv").write_text("score,a\nmcm-like,1\n", encoding="utf-8")
+    results = figures.Results.read(tmp_path)
+    assert [page for page, _ in results.tables_of("mcm")] == ["one.md", "one.md"]
+    assert [(page, table.rows) for page, table in results.tables_of("energy")] == [("two.md", [["energy", "1"]])]
+    assert (results.files_of("mcm"), results.files_of("energy")) == (["long.csv"], [])
+
+
 def test_formulas_are_drawn_and_code_is_left_alone() -> None:
     pytest.importorskip("latex2mathml", reason="the extra `docs` is not installed")
     with pytest.MonkeyPatch.context() as patch:
@@ -67,14 +81,17 @@ def test_formulas_are_drawn_and_code_is_left_alone() -> None:
     assert "`$y$`" in made and "    $HOME" in made and "echo $A $B" in made
 
 
-def test_every_written_page_is_in_the_navigation() -> None:
+def pages_of(nav: Any) -> list[str]:
+    """The pages of a navigation, at any depth."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for entry in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(entry)]
+
+
+def test_every_written_page_is_in_the_navigation_once() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    named: set[str] = set()
-    for entry in nav:
-        for value in entry.values():
-            named |= {value} if isinstance(value, str) else set(value)
-    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert written == {name for name in named if name.endswith(".md")}
+    written = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(page for page in pages_of(nav) if page.endswith(".md")) == sorted(written)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +116,15 @@ def test_each_score_and_method_has_a_page(site: Path) -> None:
         assert {name.replace("++", "-plus-plus").replace("+", "-plus-") for name in names} <= made
     assert "<mfrac>" in (site / "concepts" / "index.html").read_text(encoding="utf-8")
     assert "calibrate" in (site / "reference" / "detectors" / "index.html").read_text(encoding="utf-8")
+
+
+def test_each_command_has_a_page_with_its_options_and_examples(site: Path) -> None:
+    from deltaenergy.cli.shell.app import COMMANDS, options_of
+
+    for name, function in COMMANDS.items():
+        page = html.unescape((site / "commands" / name / "index.html").read_text(encoding="utf-8"))
+        assert all(option in page for option in options_of(function).values() if option.startswith("--")), name
+        assert f"deltaenergy {name}" in re.sub("<[^>]*>", "", page)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +170,13 @@ KINDS = [
     "404.html",
     "concepts/",
     "results/",
+    "results/scores-on-clip/",
     "all-scores/",
     "all-scores/mcm/",
     "all-methods/ebm/",
     "reference/detectors/",
+    "commands/",
+    "commands/score/",
 ]
 
 

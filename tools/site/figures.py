@@ -1,10 +1,12 @@
-"""Figures of one score or method, gathered from the tables of docs/results.md: none is typed twice."""
+"""Measured numbers of one score or method, gathered from the tables of docs/results: no number is typed twice."""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _MARKS = re.compile(r"[`*]|\[([^\]]*)\]\([^)]*\)")
 
@@ -35,14 +37,44 @@ def tables(text: str) -> Iterator[Table]:
 
 
 def figures_of(name: str, text: str) -> list[Table]:
-    """The tables that have rows of `name`, a preset of it or it with other settings, cut to these rows."""
-    own = re.compile(rf"{re.escape(name)}(?:[:(].*)?")
+    """The tables with rows of `name`, with any preset or settings, cut to these rows."""
     found = []
     for table in tables(text):
-        rows = [row for row in table.rows if row and own.fullmatch(plain(row[0]))]
+        rows = [row for row in table.rows if row and _is_of(name, plain(row[0]))]
         if rows:
             found.append(Table(table.headings, table.columns, rows))
     return found
+
+
+@dataclass(frozen=True)
+class Results:
+    """The result pages by file name, and the names in the first column of each CSV file."""
+
+    pages: Mapping[str, str]
+    files: Mapping[str, list[str]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """From docs/results."""
+        pages = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+        files = {}
+        for path in sorted(folder.glob("tables/*.csv")):
+            with path.open(encoding="utf-8", newline="") as file:
+                files[path.name] = [row[0] for row in csv.reader(file)][1:]
+        return cls(pages, files)
+
+    def tables_of(self, name: str) -> list[tuple[str, Table]]:
+        """The tables with rows of `name`, each with its page."""
+        return [(page, table) for page, text in self.pages.items() for table in figures_of(name, text)]
+
+    def files_of(self, name: str) -> list[str]:
+        """The CSV files with rows of `name`."""
+        return [file for file, names in self.files.items() if any(_is_of(name, one) for one in names)]
+
+
+def _is_of(name: str, cell: str) -> bool:
+    """Whether a cell is `name`, with or without a preset or settings."""
+    return re.fullmatch(rf"{re.escape(name)}(?:[:(].*)?", cell) is not None
 
 
 def plain(cell: str) -> str:

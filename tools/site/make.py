@@ -1,9 +1,9 @@
-"""Build the documentation site into `site/`, offline: written pages, made pages, links checked.
+"""Build the documentation site into `site/`, offline: written and generated pages, links checked.
 
     python tools/site/make.py            or: make docs
 
-The pages of docs/ are copied beside those that are made from the registry, the results and the docstrings, and Zensical
-builds them. A link that leads nowhere, or anything that a page would load from another host, ends the build.
+Zensical builds the pages of docs/ together with pages generated from the registry, the results, the commands' help
+and the docstrings. A broken link, or anything that a page would load from another host, ends the build.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from figures import Results
 from formulas import with_formulas
-from pages import file_name, list_page, method_page, reference_pages
+from pages import command_pages, file_name, list_page, method_page, reference_pages
 
 from deltaenergy.scores.listing import describe_methods
 
@@ -29,16 +30,16 @@ WORK, SITE = ROOT / "build" / "site", ROOT / "site"
 SECTIONS = {
     "all-scores": (
         "Every score",
-        "What turns similarities into one number. [Which to use](../scores.md) says when to take which.",
+        "A score turns an image's similarities into one number. [Choose a score](../scores.md) says when to use which.",
     ),
     "all-methods": (
         "Every tuning method",
-        "What learns from a few images per class. [Tuning](../tuning.md) says when to take which.",
+        "A tuning method learns from a few images per class. [Tuning](../tuning.md) says when to use which.",
     ),
 }
 # Links from a page of docs/ to files of the repository, which the site does not have.
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
-# Scripts, styles, pictures and fonts that a page would ask another host for. Links to follow are no such thing.
+# Scripts, styles, images and fonts that a page would load from another host. Links to follow are allowed.
 _ELSEWHERE = re.compile(
     r"""<(?:script|img|source|iframe)[^>]+src=["']?https?:|<link[^>]+href=["']?https?:[^>]+stylesheet"""
 )
@@ -47,7 +48,7 @@ _ELSEWHERE = re.compile(
 def main() -> None:
     """Make the pages, build the site, check it."""
     shutil.rmtree(WORK, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("tables", "__pycache__"))
+    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     made = _made_pages()
     for name, text in made.items():
         path = WORK / "docs" / name
@@ -66,7 +67,7 @@ def main() -> None:
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(WORK / "site", SITE)
     pages = sum(1 for _ in SITE.rglob("*.html"))
-    print(f"{SITE}: {pages} pages. Look at them with: python -m http.server --directory {SITE}")
+    print(f"{SITE}: {pages} pages. To see them: python -m http.server --directory {SITE}")
 
 
 def build(work: Path) -> None:
@@ -78,7 +79,7 @@ def build(work: Path) -> None:
 
 
 def _made_pages() -> dict[str, str]:
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    results = Results.read(ROOT / "docs" / "results")
     rows: dict[str, list[dict[str, Any]]] = {folder: [] for folder in SECTIONS}
     for row in describe_methods():
         rows["all-methods" if row["kind"].startswith("tuning") else "all-scores"].append(row)
@@ -86,17 +87,20 @@ def _made_pages() -> dict[str, str]:
     for folder, (title, intro) in SECTIONS.items():
         pages[f"{folder}/index.md"] = list_page(title, intro, rows[folder])
         pages |= {f"{folder}/{file_name(row['name'])}": method_page(row, results) for row in rows[folder]}
+    pages |= {f"commands/{name}": text for name, text in command_pages().items()}
     return pages | {f"reference/{name}": text for name, text in reference_pages().items()}
 
 
 def _nav(nav: list[Any], made: dict[str, str]) -> list[Any]:
-    """The navigation, with the made pages where a section's name stands alone."""
+    """The navigation; an entry that ends in / becomes the generated pages of that folder."""
     found: list[Any] = []
     for entry in nav:
-        if isinstance(entry, dict) and isinstance(section := next(iter(entry.values())), str) and section.endswith("/"):
-            names = sorted(name for name in made if name.startswith(section) and not name.endswith("index.md"))
-            index = [f"{section}index.md"] if f"{section}index.md" in made else []
-            found.append({next(iter(entry)): [*index, *names]})
+        title, section = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(section, list):
+            found.append({title: _nav(section, made)})
+        elif section.endswith("/"):
+            names = [name for name in made if name.startswith(section)]
+            found.append({title: sorted(names, key=lambda name: (not name.endswith("/index.md"), name))})
         else:
             found.append(entry)
     return found

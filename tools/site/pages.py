@@ -1,4 +1,4 @@
-"""Pages that are made, not written: one per score and tuning method, and the reference of the public names."""
+"""Generated pages: one per score, tuning method and command, and the reference of the public names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from figures import figures_of, slug
+import typer
+from figures import Results, slug
+
+from deltaenergy.cli.main import app
+from deltaenergy.cli.shell.app import EXAMPLES
 
 # The public names by what a reader looks for; a name that is in none of these groups is an error.
 REFERENCE: Mapping[str, tuple[str, ...]] = {
@@ -29,7 +33,7 @@ def file_name(name: str) -> str:
     return name.replace("++", "-plus-plus").replace("+", "-plus-") + ".md"
 
 
-def method_page(row: Mapping[str, Any], results: str) -> str:
+def method_page(row: Mapping[str, Any], results: Results) -> str:
     """All about one score, stream adapter or tuning method."""
     use = {
         "score": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --score "{row["name"]}"',
@@ -56,14 +60,17 @@ def method_page(row: Mapping[str, Any], results: str) -> str:
     for preset, values in row["presets"].items():
         lines.append(f"| `{row['name']}:{preset}` | {_cell(_settings(values))} |")
     lines += ["", "```sh", use, "```", "", "## Measured", ""]
-    found = figures_of(row["name"], results)
-    if not found:
-        lines += ["No table of [the results](../results.md) has a row of it.", ""]
-    for table in found:
-        lines += [f"### [{table.headings[-1]}](../results.md#{slug(table.headings[-1])})", ""]
+    found, files = results.tables_of(row["name"]), results.files_of(row["name"])
+    for page, table in found:
+        lines += [f"### [{table.headings[-1]}](../results/{page}#{slug(table.headings[-1])})", ""]
         lines += [_line(table.columns), _line(["---"] * len(table.columns)), *map(_line, table.rows), ""]
     if found:
-        lines += ["What was measured, on what and by which command stands behind each heading's link.", ""]
+        lines += ["Each heading links to the data and the command.", ""]
+    if files:
+        links = ", ".join(f"[{file.removesuffix('.csv')}](../results/tables/{file})" for file in files)
+        lines += [f"All rows, as CSV files: {links}.", ""]
+    if not found and not files:
+        lines += ["Not measured in [the results](../results/index.md).", ""]
     return "\n".join(lines)
 
 
@@ -75,6 +82,26 @@ def list_page(title: str, intro: str, rows: list[Mapping[str, Any]]) -> str:
         cells = [f"[{row['name']}]({file_name(row['name'])})", _cell(row["summary"]), needs, _cell(row["paper"] or "")]
         lines.append(_line(cells))
     return "\n".join([*lines, ""])
+
+
+def command_pages() -> dict[str, str]:
+    """A page per command with what its --help prints, and a list of them."""
+    commands: Mapping[str, Any] = typer.main.get_command(app).commands
+    index = ["# Commands", "", "Every command prints this with `--help`.", ""]
+    pages, panel = {}, ""
+    for name, command in commands.items():
+        if command.rich_help_panel != panel:
+            panel = command.rich_help_panel
+            index += ["", f"## {panel}", "", "| command | what it does |", "|---|---|"]
+        summary = command.help.partition("\n")[0]
+        index.append(_line([f"[{name}]({name}.md)", _cell(summary)]))
+        lines = [f"# {name}", "", command.help, "", "| option | meaning |", "|---|---|"]
+        with command.make_context(name, [], resilient_parsing=True) as context:
+            records = [record for one in command.params if (record := one.get_help_record(context))]
+        lines += [_line([f"`{_cell(option)}`", _cell(meaning)]) for option, meaning in records]
+        lines += ["", "```sh", *EXAMPLES[name], "```", ""]
+        pages[f"{name}.md"] = "\n".join(lines)
+    return {"index.md": "\n".join([*index, ""]), **pages}
 
 
 def reference_pages() -> dict[str, str]:

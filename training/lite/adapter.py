@@ -60,7 +60,7 @@ def train(
 
 def new_head(space: dict[str, Tensor]) -> nn.Module:
     """The head of the joint space with an adapter that does nothing yet."""
-    from deltaenergy.models.lite.head import JointHead
+    from deltaenergy.models.lite.model import JointHead
 
     torch.manual_seed(0)
     head = JointHead(len(space["mean"]), len(space["meaning"]), DIMENSIONS, BOTTLENECK)

@@ -143,7 +143,7 @@ def _divergence(student: Tensor, target: Tensor, anchors: Tensor) -> Tensor:
 
 def new_refiner(classes: Tensor) -> nn.Module:
     """One unit per class that answers to vectors near the class and pulls them towards it."""
-    from deltaenergy.models.lite.head import Refiner
+    from deltaenergy.models.lite.model import Refiner
 
     refiner = Refiner(*classes.shape)
     with torch.no_grad():

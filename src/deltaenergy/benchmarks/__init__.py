@@ -1,1 +1,1 @@
-"""Metrics, protocols and the field's benchmarks as data."""
+"""Benchmarks as data: protocols, cases, runs and tables."""

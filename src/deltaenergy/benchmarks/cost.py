@@ -1,9 +1,9 @@
 """The cost of scores and tuners, measured: time, images per second, and peak memory.
 
 Images are encoded once, which costs the same for every score; then each score is timed over the features, and
-`seconds` is the sum of both for all images. A score that looks at patches or pixels is timed over the images. For a
-tuner `seconds` is its training, from images to classifier. Peak memory is that of the process (of the GPU if there
-is one) while the method ran.
+`seconds` is the sum of both for all images. A score that needs patches or pixels is timed over the images. For a tuner
+`seconds` is its training, from images to classifier. Peak memory is that of the process (of the GPU if there is one)
+while the method ran.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import encode, fit, known_images, score_images
 from deltaenergy.source import as_source
 
-# A fast score is repeated until it took this long, and its fastest repetition counts.
+# A fast score is repeated for this long; the fastest repetition counts.
 MEASURED_SECONDS = 0.2
 
 
@@ -73,7 +73,7 @@ class CostRunner(Runner):
                 known = encode(classifier, [scorer], images, batch_size=self.batch_size)
                 (scorer,) = fit([scorer], known_images([known], [scorer]))
             scoring = fastest(lambda: score_images(classifier, [scorer], images, batch_size=self.batch_size))
-        # The pass over the images of a score that needs them encodes them, too.
+        # A score that needs images also encodes them.
         seconds = scoring if score.needs_images else encoding + scoring
         found = {"seconds": seconds, "encoding_seconds": encoding, "scoring_seconds": scoring}
         highest = {name: max(value, encoding_peak.get(name, 0.0)) for name, value in peak.items()}
@@ -116,7 +116,7 @@ def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
 
 @contextlib.contextmanager
 def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
-    """Gives a dictionary that holds `peak_mb` after the block, where the platform can tell it."""
+    """Yields a dictionary that has `peak_mb` after the block, if the platform reports it."""
     found: dict[str, float] = {}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -132,7 +132,7 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
 
 
 def _reset_peak() -> bool:
-    """Let the kernel forget the process's highest resident size; False where it cannot (not on Linux)."""
+    """Reset the process's peak resident size; False if not possible (not on Linux)."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:

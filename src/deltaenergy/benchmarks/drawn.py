@@ -1,10 +1,10 @@
-"""Pictures that the package draws itself: sixteen objects in four styles, so that a benchmark runs anywhere.
+"""Images that the package draws itself: sixteen objects in four styles, so a benchmark runs anywhere.
 
 Objects are polygons in the square [−1, 1]², turned, scaled, sheared and shifted at random. The styles are covariate
 shift: `flat` (one colour on a pale ground), `outline` (pen on paper), `textured` (patterns on patterns) and `noisy`
-(shaded, blurred, with sensor noise). Half the objects are closed classes, the others an open set; some open ones
-resemble a closed one (umbrella and mushroom, tent and house). Every picture depends only on its class, style, split
-and number, whatever was drawn before it.
+(shaded, blurred, with sensor noise). Half the objects are closed classes, the others an open set; some open objects
+resemble a closed one (umbrella and mushroom, tent and house). Every image depends only on its class, style, split and
+number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, did_you_mean
 
 STYLES = ("flat", "outline", "textured", "noisy")
-# Pictures of each object in each style.
+# Images of each object in each style.
 PER_CLASS = {"train": 16, "test": 20}
 SIDE = 96
 _OVERSAMPLING = 2
@@ -121,7 +121,7 @@ OBJECTS: dict[str, Callable[[], list[Part]]] = {
 
 
 def draw(label: str, style: str, split: str, number: int) -> Image.Image:
-    """One picture, 96 × 96."""
+    """One image, 96 × 96."""
     seed = hashlib.sha256(f"{label}/{style}/{split}/{number}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
     return _PAINTERS[style](_figure(label, rng), rng)
@@ -129,13 +129,13 @@ def draw(label: str, style: str, split: str, number: int) -> Image.Image:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture that is drawn when it is needed: an image source like a file."""
+    """An image that is drawn on demand: an image source like a file."""
 
     label: str
     style: str
     split: str
     number: int
-    # For the feature store: drawings never change unless this module does.
+    # For the feature store: drawings change only with this module.
     stamp: str = "drawing 1"
 
     def __call__(self) -> Image.Image:
@@ -144,9 +144,9 @@ class Drawing:
 
 
 def drawn_images(split: str) -> list[ImageItem]:
-    """The drawn data set: every object in every style, labelled by object, with the style as its domain."""
+    """The drawn dataset: every object in every style, labelled by object, with the style as its domain."""
     if split not in PER_CLASS:
-        raise InputError(f"The drawn data set has no split {split!r}.{did_you_mean(split, PER_CLASS)}")
+        raise InputError(f"The drawn dataset has no split {split!r}.{did_you_mean(split, PER_CLASS)}")
     return [
         ImageItem(f"drawn/{split}/{style}/{label}/{number:03d}", Drawing(label, style, split, number), label, style)
         for style in STYLES

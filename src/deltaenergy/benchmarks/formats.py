@@ -1,4 +1,4 @@
-"""Tables as text: Markdown for a page, LaTeX (booktabs) for a paper. The paper's figures stand in parentheses."""
+"""Tables as text: Markdown for a page, LaTeX (booktabs) for a paper. The paper's numbers are in parentheses."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def number(value: Value | None, column: Column, plus_minus: str = "±") -> str:
 
 
 def printed(row: Row, position: int, column: Column) -> str | None:
-    """The paper's figure, unless what was measured is of a part of the data only."""
+    """The paper's number, unless only a part of the data was measured."""
     value, measured = row.printed[position], row.measured[position]
     return None if value is None or (measured is not None and measured.part) else _digits(value, column)
 
 
 def parts(table: Table) -> list[str]:
-    """The parts of the data that figures of the table are of, as they are met."""
+    """The parts of the data behind the table's numbers, in order of appearance."""
     return list(dict.fromkeys(value.part for row in table.rows for value in row.measured if value and value.part))
 
 
 def part_letter(table: Table, value: Value | None) -> str | None:
-    """The letter of the note that names the part a figure is of; None for a figure of the whole."""
+    """The letter of the note on a number from a part of the data; None for the whole."""
     if value is None or not value.part:
         return None
     return _letter(parts(table).index(value.part))
 
 
 def best_rows(table: Table, position: int) -> set[int]:
-    """The rows whose measured value is best as printed, so that ties are all marked."""
+    """The rows whose measured value is best as printed, so all ties are marked."""
     column = table.columns[position]
     means = [(i, row.measured[position]) for i, row in enumerate(table.rows)]
     shown = {i: round(100 * value.mean, 1) for i, value in means if value is not None}
-    # Figures of different parts of the data cannot be compared.
+    # Numbers from different parts of the data cannot be compared.
     if len(shown) < 2 or len({value.part for _, value in means if value is not None}) > 1:
         return set()
     best = (max if column.metric in HIGHER_IS_BETTER else min)(shown.values())
@@ -50,7 +50,7 @@ def best_rows(table: Table, position: int) -> set[int]:
 
 
 def measured_part(table: Table, *, unmeasured_rows: bool = False) -> tuple[Table, list[str]]:
-    """The table without columns and rows of which nothing was measured, and the labels of those columns."""
+    """The table without columns and rows that were not measured, and the labels of those columns."""
     kept = [i for i in range(len(table.columns)) if any(row.measured[i] is not None for row in table.rows)]
     left_out = [column.label for i, column in enumerate(table.columns) if i not in kept]
     rows = tuple(
@@ -69,15 +69,13 @@ def measured_part(table: Table, *, unmeasured_rows: bool = False) -> tuple[Table
 
 
 def mark_number(table: Table, row: Row, column: Column) -> int | None:
-    """The number of the note on this figure of the paper, from 1."""
-    for number_, mark in enumerate(table.marks, start=1):
-        if mark.row == row.label and mark.column == column.label:
-            return number_
-    return None
+    """The number of the note on this number of the paper, from 1."""
+    marked = ((mark.row, mark.column) for mark in table.marks)
+    return next((i for i, place in enumerate(marked, start=1) if place == (row.label, column.label)), None)
 
 
 def heading(table: Table) -> str:
-    """What stands above the table."""
+    """The text above the table."""
     if not table.label:
         return table.title
     shown = any(printed(row, i, column) for row in table.rows for i, column in enumerate(table.columns))
@@ -86,7 +84,7 @@ def heading(table: Table) -> str:
 
 
 def notes(table: Table, left_out: Sequence[str]) -> list[str]:
-    """What must be said below the table."""
+    """The notes below the table."""
     lines = [f"[{i}] {mark.row}, {mark.column}: {mark.text}." for i, mark in enumerate(table.marks, start=1)]
     lines += [f"[{_letter(i)}] measured on a part: {text}." for i, text in enumerate(parts(table))]
     lines += table.notes
@@ -137,12 +135,12 @@ def latex(table: Table) -> str:
 
 
 def cell(table: Table, row: Row, position: int) -> str:
-    """A measured figure with the paper's behind it, plain."""
+    """A measured number followed by the paper's, as plain text."""
     return beside(number(row.measured[position], table.columns[position]), table, row, position)
 
 
 def beside(text: str, table: Table, row: Row, position: int) -> str:
-    """A measured figure with the paper's, and its note, behind it."""
+    """A measured number followed by the paper's and its note."""
     column = table.columns[position]
     paper = printed(row, position, column)
     mark, letter = mark_number(table, row, column), part_letter(table, row.measured[position])

@@ -1,4 +1,4 @@
-"""What a run will do: each case with its images found, each method with its seeds, and what must be skipped and why."""
+"""The plan of a run: cases with their images, methods with their seeds, and what is skipped and why."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from deltaenergy.files import hash_strings
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.fewshot import FewShot
 
-# Without training images, this share of the closed test images is taken to fit scores on, and not tested.
+# Without training images, this share of the closed test images is used to fit scores, and not tested.
 HELD_OUT_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case with one class list and one seed (None where nothing is drawn), and the methods that run on it."""
+    """A case with one class list and one seed (None if nothing is sampled), and the methods that run on it."""
 
     case: Case
     seed: int | None
@@ -58,7 +58,7 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class FitImages:
-    """ID images that a score is fitted on: where they come from, and which tested images they take away."""
+    """ID images that a score is fitted on: their source, and which test images they remove."""
 
     source: str
     items: list[ImageItem]
@@ -74,11 +74,16 @@ def plan(
     *,
     as_released: bool = False,
 ) -> tuple[list[PlannedCase], list[Skip]]:
-    """Find the images of every case, and settle its rows. What is missing is skipped, never an error."""
+    """Find the images of every case, and its rows. Missing data is skipped, never an error."""
     planned: list[PlannedCase] = []
     skips: dict[Skip, None] = {}
     for case in spec.cases:
-        mine = [method.under(case.settings) for method in methods if _belongs(method, case, spec)]
+        # Tuners are timed on cases with training images, scores on the others.
+        mine = [
+            method.under(case.settings)
+            for method in methods
+            if spec.measures != "cost" or (method.tuner is None) == (case.train is None)
+        ]
         seeded = [method for method in mine if needs_seed(method)]
         fixed = [method for method in mine if not needs_seed(method)]
         turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
@@ -90,25 +95,20 @@ def plan(
             try:
                 found = _find(case, spec, data, seed, limit, skips, as_released)
             except MissingData as error:
-                skips[Skip(case.name, f"data set {case.dataset}", str(error))] = None
+                skips[Skip(case.name, f"dataset {case.dataset}", str(error))] = None
                 continue
             if found is not None:
                 planned.append(_with_methods(found, chosen, skips))
     return planned, list(skips)
 
 
-def _belongs(method: BenchmarkRow, case: Case, spec: BenchmarkSpec) -> bool:
-    """The cost of tuners is measured on cases with training images, that of scores on the others."""
-    return spec.measures != "cost" or (method.tuner is None) == (case.train is None)
-
-
 def needs_seed(method: BenchmarkRow) -> bool:
-    """Whether a method draws images: to be tuned, or to be fitted."""
+    """Whether a method samples images, to be tuned or fitted."""
     return method.tuner is not None or make_score(method.score).needs_fit
 
 
 def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
-    """The ID images that scores are fitted on: those that are validated on, if these are tested as well."""
+    """The ID images that scores are fitted on: the validation images, if these are also tested."""
     tested = _tested(planned)
     if validation.source == "test":
         return FitImages("test images", first_of_each(tested.items, validation.per_class))
@@ -120,7 +120,7 @@ def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
 
 
 def _tested(planned: PlannedCase) -> LoadedSet:
-    """The closed set that is most like the training images."""
+    """The closed set closest to the training images."""
     return next((images for images in planned.closed if images.group is Group.ID), planned.closed[0])
 
 
@@ -157,7 +157,7 @@ def _find(
     except MissingData as error:
         skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
         return planned
-    # Labels are class ids here, and ids never stand twice; the sample is then told the names.
+    # Labels are class ids here, which are unique; the sample then gets the names.
     ids, names = [entry.id for entry in classes], {entry.id: entry.name for entry in classes}
     sample = draw_shots(pool, ids, spec.shots, seed, case.train.draw, as_released=as_released)
     rest = _to_validate(planned, case.train, spec.validation, data, pool, {item.id for item in sample.items})
@@ -176,7 +176,7 @@ def _to_validate(
     pool: Sequence[ImageItem],
     trained: Collection[str],
 ) -> list[ImageItem]:
-    """Images to choose validation images from: never one that is trained on."""
+    """Candidates for validation images: none that is trained on."""
     if validation.source == "test":
         return list(_tested(planned).items)
     if validation.source == "val":

@@ -1,11 +1,11 @@
 """The protocols of benchmarks: how methods are trained, chosen and tested, the same for every method of a run.
 
-    standard   the default: every closed image counts, and nothing that is fitted or chosen sees a tested image
-    paper      what the ΔEnergy paper states; where it is silent, the honest choice, named in the file
-    croft      what the code does that the paper builds on (CRoFT); `croft(as_released=true)` repeats an accident of it
+    standard   the default: every closed image counts, and nothing is fitted or chosen on a test image
+    paper      what the ΔEnergy paper states; otherwise a choice without test images, named in the file
+    croft      what the code of CRoFT does, on which the paper builds; `croft(as_released=true)` repeats its bug
 
-A protocol is a file, `protocols/NAME.yaml`: rules, and what holds in every benchmark whose own file does not say
-otherwise. That file may change more (`protocols:`). `croft` begins with all that `paper` says.
+A protocol is a file, `protocols/NAME.yaml`: rules, and defaults for benchmarks. A benchmark's file may change more
+(`protocols:`). `croft` extends `paper`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROTOCOLS = (*PROTOCOL_NAMES, f"croft{AS_RELEASED}")
 
 @dataclass(frozen=True)
 class Rules:
-    """What a protocol says that no benchmark changes.
+    """Rules of a protocol that no benchmark changes.
 
     Attributes:
         correct_only: only closed images that are classified correctly count for detection.
@@ -55,19 +55,19 @@ class Rules:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol: `label` is what results are marked with, `names` whose sections of a benchmark hold, in order."""
+    """A protocol: `label` marks results, `names` are the sections of a benchmark that apply, in order."""
 
     label: str
     about: str
     rules: Rules
     names: tuple[str, ...] = ()
-    # What benchmarks are where their own files say nothing.
+    # Defaults of benchmarks.
     defaults: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # Whether accidents of the released code are repeated.
+    # Whether bugs of the released code are repeated.
     as_released: bool = False
 
     def applied_to(self, spec: BenchmarkSpec) -> BenchmarkSpec:
-        """The benchmark as it is run under this protocol; its own file goes before the protocol's defaults."""
+        """The benchmark under this protocol; its own file overrides the protocol's defaults."""
         own = spec.data.get("protocols", {})
         names = [name for name in self.names or (STANDARD,) if name in own]
         if not names and not self.defaults:
@@ -75,18 +75,18 @@ class Protocol:
         return changed(spec, {f"{spec.name}: protocols.{name}": own[name] for name in names}, self.defaults)
 
     def departures(self, spec: BenchmarkSpec, rows: Sequence[BenchmarkRow] = ()) -> list[str]:
-        """What flatters a method, in sentences: oracles, which a user cannot have, come first."""
+        """Sentences on what favours a method: oracles, which a user cannot have, come first."""
         chooses = self.rules.search or self.rules.best_epoch
         batched = [row.label for row in rows if row.method is not None and row.method.batch_dependent]
         found = {
             "Oracle: epochs and hyper-parameters are chosen on test images.": chooses
             and spec.validation.source == "test",
             "Oracle: known test images that are misclassified do not count for detection.": self.rules.correct_only,
-            f"Oracle: {', '.join(batched)} learns from the batch of test images that an image is in.": bool(batched),
-            "Open images pass through the random training view and known images do not: they differ by more than what "
-            "they show.": self.rules.open_in_train_view,
-            "Training images of several domains are drawn without regard to their class, by an accident of the "
-            "released code.": self.as_released,
+            f"Oracle: {', '.join(batched)} learns from the whole batch of test images.": bool(batched),
+            "Open images pass through the random training view and known images do not: they differ in more than "
+            "their content.": self.rules.open_in_train_view,
+            "Training images of several domains are drawn without regard to their class, due to a bug in the released "
+            "code.": self.as_released,
         }
         return [text for text, holds in found.items() if holds]
 
@@ -127,28 +127,20 @@ def _load(name: str) -> dict[str, Any]:
 
 
 class TrainView(Preprocessing):
-    """CLIP tuning's random view: a crop of 8–100 % of the area and 3:4 to 4:3 in shape, resized; half are mirrored.
+    """CLIP tuning's random view: a crop of 8–100% of the area and 3:4 to 4:3 in shape, resized; half are mirrored.
 
-    The randomness comes from the picture's own bytes and `seed`, so that a picture always gets the same view,
-    whatever was read before it.
+    The randomness comes from the image's bytes, so an image always gets the same view.
     """
-
-    def __init__(self, base: Preprocessing, seed: int = 0) -> None:
-        super().__init__(**{name: getattr(base, name) for name in base.__dataclass_fields__})
-        object.__setattr__(self, "seed", seed)
-
-    if TYPE_CHECKING:
-        seed: int
 
     def frame(self, image: Image.Image) -> Image.Image:
         """A random crop, resized to the model's side."""
         image = image.convert("RGB")
-        digest = hashlib.blake2b(image.tobytes(), digest_size=8, salt=self.seed.to_bytes(8, "little")).digest()
+        digest = hashlib.blake2b(image.tobytes(), digest_size=8).digest()
         rng = np.random.default_rng(int.from_bytes(digest, "little"))
         return random_view(image, self, rng)
 
 
 def in_train_view(model: Model) -> TowerModel:
-    """The same model behind the random training view, with a fingerprint of its own."""
+    """The same model behind the random training view, with its own fingerprint."""
     towers = require_towers(model, "the training view")
-    return towers.derived("train-view", preprocessing=TrainView(towers.preprocessing))
+    return towers.derived("train-view", preprocessing=TrainView(**vars(towers.preprocessing)))

@@ -1,15 +1,15 @@
 """Result files of benchmarks: one small file per finished cell, and two tables made from all of them.
 
-    RESULTS/cells/<id>.json     one cell = one method on one case with one seed; written whole or not at all
-    RESULTS/runs/<id>.json      what was asked for, and what was skipped and why
+    RESULTS/cells/<id>.json     one cell = one method on one case with one seed; written atomically
+    RESULTS/runs/<id>.json      what was requested, and what was skipped and why
     RESULTS/results.parquet     every measured value, one per row, with everything that identifies it
     RESULTS/results.json        the same, and the runs
-    RESULTS/log.jsonl           when each cell was finished and how long it took: never part of a comparison
+    RESULTS/log.jsonl           when each cell was finished and how long it took; never compared
 
-A cell's id is a hash of everything that decides its values, so that results of several models, benchmarks and
-protocols live in one folder, and a cell that is there need not be computed again. Nothing in them but the log holds
-a time: a run that was killed and gone on with ends with the same bytes as one that was not. A cell carries a checksum,
-its name must be the hash of its identity, and every value is checked when it is read.
+A cell's id is a hash of everything that decides its values, so results of several models, benchmarks and protocols
+share a folder, and a finished cell is not computed again. Only the log has times: a run that was killed and resumed
+ends with the same bytes. A cell has a checksum, its name is the hash of its identity, and every value is checked on
+reading.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ IDENTITY = (
     "search", "template", "model", "model_fingerprint", "classes_hash", "n_classes", "fitted_on", "images_hash",
     "deltaenergy", "torch", "cell",
 )  # fmt: skip
-# Of some cells only: what the table says of the row, and what a search left alone, as JSON; the batch if it matters.
+# Only some cells: the table's settings of the row, and fixed parameters of a search, as JSON; the batch if it matters.
 OPTIONAL = ("recipe", "grid", "fixed", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
+WHOLE_NUMBERS = ("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size")
 
 
 @dataclass(frozen=True)
 class Skip:
-    """Something that was asked for and is not done."""
+    """Something that was requested and not done."""
 
     case: str
     what: str
@@ -52,7 +53,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Cell:
-    """A finished cell: what it is, what was measured, the curves for plots, and what it could not do."""
+    """A finished cell: its identity, results, curves for plots, and what was skipped."""
 
     identity: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -71,7 +72,7 @@ class Results:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if self.folder.is_file():
-            raise InputError(f"{self.folder} is a file; results need a folder, which is made if it does not exist.")
+            raise InputError(f"{self.folder} is a file; results need a folder, which is created if it does not exist.")
 
     def get(self, cell_id: str) -> Cell | None:
         """The cell if it is finished."""
@@ -101,28 +102,33 @@ class Results:
         return sorted(map(_read_cell, (self.folder / "cells").glob("*.json")), key=_cell_order)
 
     def runs(self) -> list[dict[str, Any]]:
-        return [_read_run(path) for path in sorted((self.folder / "runs").glob("*.json"))]
+        found = {path: read_json(path) for path in sorted((self.folder / "runs").glob("*.json"))}
+        for path, run in found.items():
+            _RUN(run, Where(str(path)))
+        return list(found.values())
 
     def write_run(self, record: Mapping[str, Any]) -> None:
-        """Record what was asked for and what was skipped; the same request replaces its record."""
+        """Record what was requested and skipped; the same request replaces its record."""
         request = {key: record[key] for key in ("benchmark", "spec_hash", "protocol", "limit", "model_fingerprint")}
         write_json(self.folder / "runs" / f"{record['benchmark']}-{hash_value(request)}.json", dict(record))
 
     def write_tables(self) -> None:
-        """Make results.parquet and results.json from all cells, each replaced at once."""
+        """Make results.parquet and results.json from all cells, each replaced atomically."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        cells, types = self.cells(), _arrow_types()
+        cells = self.cells()
         rows = [{**cell.identity, **row} for cell in cells for row in cell.rows]
+        types = {**dict.fromkeys(WHOLE_NUMBERS, pa.int64()), "value": pa.float64(), "search": pa.bool_()}
         named = (*IDENTITY, *OPTIONAL, *MEASURED)
         schema = pa.schema([(name, types.get(name, pa.string())) for name in named])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
-        # Opened here, because Arrow takes no path that is not valid text.
+        # Opened here, because Arrow accepts only paths that are valid text.
         with replacing(self.folder / "results.parquet") as temporary, temporary.open("wb") as file:
             pq.write_table(pa.table(columns, schema=schema), file)
         for place in ("cells", "runs"):
-            # A run that was killed as it ended a cell leaves a temporary folder, and the next has no cell to write.
+            # A run that was killed at the end of a cell leaves a temporary folder, and the next may have no cell to
+            # write.
             remove_litter(self.folder / place)
         write_json(
             self.folder / "results.json",
@@ -139,7 +145,7 @@ class Results:
 
 _TEXT, _TEXT_OR_NONE = text(), optional(text())
 _COUNT_OR_NONE = optional(whole(0))
-# Everything in an identity but the name of the model, the version of torch and the hash itself decides the hash.
+# Everything in an identity decides the hash, except the name of the model, the version of torch and the hash itself.
 _UNDECIDING = ("model", "torch", "cell")
 _IDENTITY_ENTRIES = {
     **dict.fromkeys(IDENTITY, _TEXT),
@@ -200,9 +206,9 @@ def _read_cell(path: Path) -> Cell:
         identity = found["identity"]
         decides = {key: value for key, value in identity.items() if key not in _UNDECIDING}
         if not identity["cell"] == path.stem == hash_value(decides):
-            raise ArtifactError(f"{path} is not called after what it holds: the hash of its identity is another.")
+            raise ArtifactError(f"{path} does not match its name: the hash of its identity differs.")
     except ArtifactError as error:
-        raise ArtifactError(f"{error} It is no whole cell: remove it, and it is done again.") from error
+        raise ArtifactError(f"{error} It is not a complete cell: remove it, and it will be run again.") from error
     return Cell(
         identity,
         found["rows"],
@@ -212,27 +218,6 @@ def _read_cell(path: Path) -> Cell:
     )
 
 
-def _read_run(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(path)
-    _RUN(found, Where(str(path)))
-    return found
-
-
 def _cell_order(cell: Cell) -> tuple[Any, ...]:
-    identity = cell.identity
-    return (
-        identity["benchmark"],
-        identity["model"],
-        identity["protocol"],
-        identity["case"],
-        identity["method"],
-        -1 if identity["seed"] is None else identity["seed"],
-        cell.id,
-    )
-
-
-def _arrow_types() -> dict[str, Any]:
-    import pyarrow as pa
-
-    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size"), pa.int64())
-    return {**whole, "value": pa.float64(), "search": pa.bool_()}
+    identity, first = cell.identity, ("benchmark", "model", "protocol", "case", "method")
+    return *(identity[name] for name in first), -1 if identity["seed"] is None else identity["seed"], cell.id

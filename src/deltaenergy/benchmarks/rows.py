@@ -4,14 +4,14 @@ msp                           zero-shot with msp
 ebm/delta-energy              tuned with ebm, scored with delta-energy
 coop(context_length=4)/mcm    parameters in parentheses, on either side
 {coop,ebm}/{mcm,delta-energy} four methods
-locoop                        a tuner alone takes the score that its paper tests it with
+locoop                        a tuner without a score gets the score of its paper
 
-A benchmark has settings for its rows, which hold where the text does not say otherwise: in Setup-II `ebm` stands for
-`ebm(weight=2)`, as in the paper. A case of it may have others.
+A benchmark has default settings for its rows: in Setup-II `ebm` means `ebm(weight=2)`, as in the paper. A case may have
+others.
 
-`paper` stands for every row of the paper's tables of a benchmark.
+`paper` means every row of the paper's tables of a benchmark.
 
-A comma or slash inside brackets or quotes belongs to what stands there: `neglabel(words=lists/my.txt)`.
+A comma or slash inside brackets or quotes is part of the value: `neglabel(words=lists/my.txt)`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.training.recipe import make_recipe
 
 ZERO_SHOT = "zero-shot"
-# Stands for all rows of the benchmark's tables, in --methods.
+# All rows of the benchmark's tables, in --methods.
 PAPER = "paper"
 NO_SETTINGS = RowSettings()
 
@@ -41,10 +41,10 @@ class BenchmarkRow:
     """One row of a benchmark's tables: a tuning method (None = zero-shot) and a score, with the table's settings.
 
     Attributes:
-        label: `score` or `tuner/score` in their shortest spelling: what a result is called, the same in every case.
-        method: knows which parameters a search leaves alone, and what it tries.
+        label: `score` or `tuner/score` in their shortest spelling: the name of a result, the same in every case.
+        method: knows which parameters a search fixes and which it tries.
         score: its shortest spelling.
-        templates: the prompts of a zero-shot classifier, if the table says other ones than the benchmark.
+        templates: the prompts of a zero-shot classifier, if the table's differ from the benchmark's.
         recipe: changes to the training.
         typed: the texts of tuner and score, without the table's settings.
     """
@@ -63,11 +63,11 @@ class BenchmarkRow:
 
     @property
     def grids(self) -> dict[str, Any]:
-        """What a search tries by the table's word, by tuning method or term."""
+        """The table's grids, by tuning method or term."""
         return {part.name: [dict(grid) for grid in part.grids] for part in self._parts if part.grids is not None}
 
     def fixed(self, classes: int) -> list[str]:
-        """Parameters that a search would try other values of, had they not been given."""
+        """Parameters of the grid that are fixed because they were given."""
         return [
             f"{part.name}.{name}"
             for part in self._parts
@@ -85,7 +85,7 @@ class BenchmarkRow:
 
 
 def chosen_rows(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[BenchmarkRow]:
-    """The rows that `texts` name, without doubles; the benchmark's own where there are none."""
+    """The rows that `texts` name, without duplicates; by default the benchmark's own."""
     for settings, where in ((spec.settings, ""), *((case.settings, f": case {case.name}") for case in spec.cases)):
         try_settings(settings, f"{spec.name}{where}")
     make_recipe(dict(spec.recipe))
@@ -95,9 +95,9 @@ def chosen_rows(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[Benchm
 
 
 def paper_rows(spec: BenchmarkSpec) -> list[str]:
-    """The methods of every row of the benchmark's tables, in their order, as `methods` takes them.
+    """The methods of every row of the benchmark's tables, in order, for `methods`.
 
-    Rows of methods that are not here, or that adapt to the stream of test images, are none that a benchmark can run.
+    Without methods that are not available or that adapt to the stream of test images.
     """
     if not spec.tables:
         raise InputError(f"`methods` {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
@@ -106,7 +106,7 @@ def paper_rows(spec: BenchmarkSpec) -> list[str]:
 
 
 def with_labels(table: Table, spec: BenchmarkSpec) -> Table:
-    """The paper's table with its methods called as results are under the benchmark's settings."""
+    """The paper's table with its methods named as in the results."""
 
     def labelled(row: Row) -> Row:
         if not row.method or row.saw_stream:
@@ -117,7 +117,7 @@ def with_labels(table: Table, spec: BenchmarkSpec) -> Table:
 
 
 def parse_rows(texts: Sequence[str], settings: RowSettings = NO_SETTINGS) -> list[BenchmarkRow]:
-    """Rows from the command line or a benchmark's own list, without doubles, in the given order."""
+    """Rows from the command line or a benchmark's list, without duplicates, in order."""
     parts = [part for text in texts for part in split(text, ",", "`methods`")]
     found = {row.label: row for part in parts for row in _expand(part, settings)}
     if not found:
@@ -153,7 +153,7 @@ def _alternatives(text: str) -> list[str]:
 
 
 def _row(tuner: str, score: str, settings: RowSettings) -> BenchmarkRow:
-    """A row of two texts, with the table's settings where these say nothing."""
+    """A row of two texts; the table's settings are defaults."""
     (asked,) = parse(score, "score", list_scores())
     scored = make_score(_spelled(asked, settings.scores, get_score_class)).spec
     if tuner == ZERO_SHOT:
@@ -172,7 +172,7 @@ def _row(tuner: str, score: str, settings: RowSettings) -> BenchmarkRow:
 
 
 def _spelled(part: Named, settings: Mapping[str, PartSettings], class_of: Callable[[str], type[Settings]]) -> str:
-    """A part of a text with the table's parameters beside its own."""
+    """A part of a text with the table's parameters added."""
     preset = class_of(part.name).presets.get(part.preset or "", {})
     table = settings.get(part.name, PartSettings()).parameters
     ours = {name: format_value(value) for name, value in table.items() if name not in preset}

@@ -1,10 +1,10 @@
-"""Run a benchmark: every method on every case and seed, each result written as soon as it is there.
+"""Run a benchmark: every method on every case and seed, each result written as soon as it is done.
 
     summary = run_benchmark(load_spec("mini"), model, DataRoot(), "results/", methods=["msp", "delta-energy"])
 
 Images are encoded once into a feature store; tuned classifiers are kept. All scores of a classifier share one pass over
-the images, but for those that look at more of an image than its features, or encode many words first: these come later.
-Whatever is in the results folder is not computed again, so a run can be killed at any moment and resumed.
+the images, except those that need more than features, or encode many words first: these come later. Finished results
+are not computed again, so a run can be killed at any moment and resumed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan
-from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
+from deltaenergy.benchmarks.protocol import Protocol, Rules, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
 from deltaenergy.benchmarks.sets import DataRoot, template_of
@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import check_writable, hash_strings, hash_value
 from deltaenergy.models.base import require_towers
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
 
-# Called with what is being done; gives the progress callback for it.
+# Called with the name of a step; returns its progress callback.
 ProgressStage = Callable[[str], Progress | None]
 ROC_POINTS = 200
 QUANTILES = 200
@@ -64,7 +64,7 @@ class Summary:
     found: int = 0
     skips: list[Skip] = field(default_factory=list)
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
-    # As in RESULTS/runs: what was asked for and what was skipped.
+    # As in RESULTS/runs: what was requested and skipped.
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,23 +79,19 @@ def run_benchmark(
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
     search: bool = False,
-    store: str | Path | None = None,
     batch_size: int | None = None,
     announce: ProgressStage = lambda _: None,
 ) -> Summary:
-    """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean.
+    """Run `spec` and save its results in the folder `out`; arguments are those of the command `bench`.
 
-    `model` may be a function that loads one: it is called once everything else has been checked.
+    `model` may be a function that loads one: it is called after all checks.
     """
     results = Results(out)
     rules = get_protocol(protocol)
     spec = rules.applied_to(spec)
     rows = chosen_rows(spec, methods)
     batch_size = batch_size or spec.batch_size
-    options = RunOptions(rules, limit, search, batch_size, announce)
     check_writable(results.folder, folder=True, argument="out")
-    if store is not None:
-        check_writable(Path(store), folder=True, argument="store")
     planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit, as_released=rules.as_released)
     loaded = model() if callable(model) else model
     kind: type[Runner] = Runner
@@ -103,8 +99,8 @@ def run_benchmark(
         from deltaenergy.benchmarks.cost import CostRunner
 
         kind = CostRunner
-    features = FeatureCache(Path(store) if store else results.folder / "features", batch_size, announce)
-    run = kind(spec, loaded, results, features, options)
+    features = FeatureCache(results.folder / "features", batch_size, announce)
+    run = kind(spec, loaded, results, features, rules, limit, search, batch_size, announce)
     for skip in skips:
         run.note(skip)
     for case in planned:
@@ -115,31 +111,27 @@ def run_benchmark(
     return run.summary
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run was asked to go."""
+@dataclass
+class Runner:
+    """One run over all cases."""
 
+    spec: BenchmarkSpec
+    model: Model
+    results: Results
+    features: FeatureCache
     protocol: Protocol
     limit: int | None
     search: bool
     batch_size: int
     announce: ProgressStage
+    summary: Summary = field(default_factory=Summary)
 
-
-class Runner:
-    """One run: it goes through the cases and fills the results."""
-
-    def __init__(
-        self, spec: BenchmarkSpec, model: Model, results: Results, features: FeatureCache, options: RunOptions
-    ) -> None:
-        self.spec, self.model, self.results, self.features = spec, model, results, features
-        self.protocol, self.limit, self.search = options.protocol, options.limit, options.search
-        self.rules = options.protocol.rules
-        self.batch_size, self.announce = options.batch_size, options.announce
-        self.summary = Summary()
+    @property
+    def rules(self) -> Rules:
+        return self.protocol.rules
 
     def case(self, planned: PlannedCase) -> None:
-        """Compute the cells of a case that are not there yet, one tuner after the other."""
+        """Compute the missing cells of a case, one tuner after the other."""
         fit = fit_images(planned, self.spec.validation)
         identities = {row: self.identity(planned, row, fit) for row in planned.methods}
         pending = []
@@ -174,14 +166,14 @@ class Runner:
                     self.remember(cell)
 
     def remember(self, cell: Cell) -> None:
-        """Take over what a cell, found or computed, could not do."""
+        """Record what a cell could not do."""
         for skip in cell.skipped:
             self.note(skip)
         self.summary.unreadable.update({image.id: image for image in cell.unreadable})
 
     @contextlib.contextmanager
     def skipping(self, case: str, what: str) -> Iterator[None]:
-        """Go on without `what` if it cannot be done. That its results cannot be written is no such reason."""
+        """Skip `what` if it fails, unless its results could not be written."""
         try:
             yield
         except DeltaEnergyError as error:
@@ -239,7 +231,7 @@ class Runner:
         return row.templates or (template_of(own) if own else self.spec.template,)
 
     def classifier(self, planned: PlannedCase, row: BenchmarkRow) -> Classifier:
-        """Zero-shot, or tuned on the case's few images (kept in the results folder)."""
+        """Zero-shot, or tuned on the case's few images (saved in the results folder)."""
         if row.method is None:
             from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 
@@ -260,7 +252,7 @@ class Runner:
         )
 
     def told(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
-        """What decides about a row and its spelling does not tell; most rows have nothing of it."""
+        """Settings of a row that its spelling does not show; empty for most rows."""
         batched = row.method is not None and row.method.batch_dependent
         found = {
             "recipe": row.recipe,
@@ -271,13 +263,13 @@ class Runner:
         return {**texts, "batch_size": self.batch_size if batched else None}
 
     def searches(self, row: BenchmarkRow) -> bool:
-        """Whether settings are searched: any grid if that was asked for, else those that the protocol's table gives."""
+        """Whether settings are searched: any grid if requested, else those of the protocol's table."""
         return self.search or (self.rules.search and bool(row.grids))
 
     def prepare(
         self, planned: PlannedCase, classifier: Classifier, rows: Sequence[BenchmarkRow], fit: FitImages
     ) -> dict[BenchmarkRow, Scorer]:
-        """Scorers that are ready for `classifier`; one that cannot be made ready is skipped."""
+        """Scorers ready for `classifier`; those that fail are skipped."""
         ready: dict[BenchmarkRow, Scorer] = {}
         for row in rows:
             score = make_score(row.score)
@@ -293,7 +285,7 @@ class Runner:
         """The scorer fitted on some ID images."""
         classifier = scorer.classifier
         # Stored features are rows without labels.
-        whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
+        whole = (classifier.needs_to_predict | scorer.score.needs) & (OF_IMAGES | {Need.LABELS})
         images = items if whole else self.features.of(items, classifier.model)
         encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
         return fit([scorer], known_images([encoded], [scorer]))[0]
@@ -326,13 +318,15 @@ class Runner:
             classifier,
             list(ready.values()),
             sets,
-            by_name=False,
-            correct_only=self.rules.correct_only,
-            pooled=False,
-            resamples=0,
-            batch_size=self.batch_size,
+            EvaluationRules(
+                resamples=0,
+                batch_size=self.batch_size,
+                by_name=False,
+                correct_only=self.rules.correct_only,
+                pooled=False,
+                allow_empty=True,
+            ),
             progress=self.announce(f"{planned.case.name}: {', '.join(row.label for row in ready)}"),
-            allow_empty=True,
         )
         unreadable = tuple({image.id: image for image in evaluation.unreadable}.values())
         return [
@@ -348,9 +342,9 @@ class Runner:
         model: Model,
         taken: frozenset[str] = frozenset(),
     ) -> LoadedSet:
-        """A set as `classifier` sees it through `model`, without the images that are `taken`.
+        """A set for `classifier` and `model`, without the images that are `taken`.
 
-        Stored features are used, unless classifier or score look at the images themselves.
+        Stored features are used, unless classifier or score need the images.
         """
         readable = list(images.items)
         if model is not classifier.model:
@@ -360,25 +354,20 @@ class Runner:
         found = {item.id for item in readable}
         assert images.labels is not None
         label_of = dict(zip((item.id for item in images.items), images.labels))
-        rows = [i for i, item in enumerate(readable) if item.id not in taken]
+        tested = [item for item in readable if item.id not in taken]
         return replace(
             images,
-            items=[readable[i] for i in rows],
-            labels=np.array([label_of[readable[i].id] for i in rows], np.int64),
+            items=tested,
+            labels=np.array([label_of[item.id] for item in tested], np.int64),
             classifier=classifier,
             unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),
         )
 
 
-def needs_images(scorer: Scorer) -> bool:
-    """Whether stored features are not enough for a scorer and its classifier."""
-    return bool((scorer.classifier.needs_to_predict | scorer.score.needs) & OF_IMAGES)
-
-
 def passes(rows: Sequence[BenchmarkRow], fit: FitImages) -> list[list[BenchmarkRow]]:
     """Rows of one classifier that can share a pass over the images, those that encode many words first at the end.
 
-    They look at the same parts of an image, and at the same images: those that scores are fitted on may be test images.
+    They need the same parts of an image, and the same images: scores may be fitted on test images.
     """
     groups: defaultdict[tuple[bool, tuple[Need, ...], bool], list[BenchmarkRow]] = defaultdict(list)
     for row in rows:
@@ -398,7 +387,7 @@ class FeatureCache:
         self.unreadable: dict[str, Unreadable] = {}
 
     def of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
-        """The images that can be read, as items of the model's store: it is checked wherever they are used."""
+        """The readable images, as items of the model's store."""
         known = self.rows.get(model.fingerprint, {})
         if any(item.id not in known and item.id not in self.unreadable for item in items):
             self._encode(items, model)
@@ -421,7 +410,7 @@ class FeatureCache:
 
 
 def cell_rows(evaluation: Evaluation, score: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Of one score: rows of accuracy per closed set and of detection per pair of sets, and the pairs' curves."""
+    """For one score: accuracy per closed set, detection per pair of sets, and the pairs' curves."""
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for one in evaluation.sets:
@@ -451,7 +440,7 @@ def _roc(ranked: RankedScores) -> dict[str, Any]:
 
 
 def sketch(values: npt.NDArray[np.float64]) -> list[float]:
-    """The distribution in at most `QUANTILES` numbers: all of them if they are so few, else evenly spaced quantiles."""
+    """The distribution in at most `QUANTILES` numbers: all values, or evenly spaced quantiles."""
     if len(values) <= QUANTILES:
         return [float(value) for value in np.sort(values)]
     return [float(value) for value in np.quantile(values, np.linspace(0, 1, QUANTILES))]
@@ -460,14 +449,14 @@ def sketch(values: npt.NDArray[np.float64]) -> list[float]:
 def _record(
     run: Runner, rows: Sequence[BenchmarkRow], seeds: Sequence[int], partial: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The run's own record: what was asked for and what was not done."""
+    """The run's record: what was requested and what was not done."""
     departures = run.protocol.departures(run.spec, rows)
     return {
         "benchmark": run.spec.name,
         "title": run.spec.title,
         "spec_hash": run.spec.hash,
         "protocol": run.protocol.label,
-        # What flatters a method; nothing under `standard`.
+        # What favours a method; empty for `standard`.
         **({"departures": departures} if departures else {}),
         "limit": run.limit,
         "seeds": list(seeds),
@@ -475,9 +464,9 @@ def _record(
         "model": run.model.describe(),
         "model_fingerprint": run.model.fingerprint,
         "deltaenergy": __version__,
-        # Data sets of which only a part is there: their figures are those of a part.
+        # Incomplete datasets: their results are those of a part.
         "partial": dict(sorted(partial.items())),
-        # Sorted, because a run that is gone on with meets them in another order.
+        # Sorted, because a resumed run meets them in another order.
         "skipped": sorted((asdict(skip) for skip in run.summary.skips), key=lambda skip: sorted(skip.items())),
         "unreadable": [asdict(image) for _, image in sorted(run.summary.unreadable.items())],
     }

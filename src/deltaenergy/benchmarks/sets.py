@@ -1,7 +1,7 @@
-"""From a benchmark's image sets to images: which files, which class each is of, and what is missing.
+"""From a benchmark's image sets to images: files, classes, and what is missing.
 
-An image's class is known by its id in the data set (an ImageNet wnid, a folder name), because names can stand twice.
-`DataRoot` looks data sets up in the catalogue under a user's folder; the drawn data set is made on the spot.
+A class is identified by its id in the dataset (an ImageNet wnid, a folder name), because names are not unique.
+`DataRoot` finds datasets of the catalogue in a user's folder; the drawn dataset is made on demand.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DRAWN = "drawn"
 
 
 class MissingData(DeltaEnergyError):
-    """A data set is not there; the message says where it was looked for and how to get it."""
+    """A dataset is missing; the message says where it was expected and how to get it."""
 
 
 @dataclass(frozen=True)
 class ClassEntry:
-    """A class of a data set: its id there, and the name that the classifier is told."""
+    """A class of a dataset: its id, and its class name."""
 
     id: str
     name: str
@@ -41,13 +41,13 @@ class ClassEntry:
 
 @dataclass
 class DataRoot:
-    """Data sets under a user's folder (None = the drawn one only)."""
+    """Datasets in a user's folder (None = only the drawn dataset)."""
 
     root: Path | None = None
     _read: dict[tuple[str, str | None], list[ImageItem]] = field(default_factory=dict)
 
     def classes(self, dataset: str) -> list[ClassEntry]:
-        """The classes of a data set, in its canonical order."""
+        """The classes of a dataset, in its canonical order."""
         if dataset == DRAWN:
             return [ClassEntry(name, name) for name in OBJECTS]
         known = get_dataset(dataset)
@@ -59,13 +59,13 @@ class DataRoot:
         """The images of a split (None = the only one), labelled by class id. Raises `MissingData`."""
         key = (dataset, split)
         if dataset == DRAWN and split == "val":
-            raise MissingData("The drawn data set has no validation split.")
+            raise MissingData("The drawn dataset has no validation split.")
         if key not in self._read:
             self._read[key] = drawn_images(split or "test") if dataset == DRAWN else self._catalogued(dataset, split)
         return self._read[key]
 
     def partial(self) -> dict[str, str]:
-        """Of the data sets that were read, those of which images are missing, and how many are there."""
+        """The incomplete datasets among those read, and how many images they have."""
         from deltaenergy.data.catalogue.audit import PARTIAL, check_dataset
 
         found: dict[str, str] = {}
@@ -79,22 +79,22 @@ class DataRoot:
     def _catalogued(self, dataset: str, split: str | None) -> list[ImageItem]:
         known = get_dataset(dataset)
         if self.root is None:
-            raise MissingData(f"{known.title} was not found: `data` names no folder of datasets.")
+            raise MissingData(f"{known.title} was not found: pass a folder of datasets as `data`.")
         try:
             items = known.images(self.root, split, label="key" if known.label_by == "name" else None)
         except DatasetMissingError as error:
             raise MissingData(str(error)) from error
-        # Ids relative to the root, so that results do not depend on where it lies.
+        # Ids relative to the root, so results do not depend on its path.
         return [replace(item, id=_relative(item.id, self.root)) for item in items]
 
 
 def template_of(dataset: str) -> str:
-    """A data set's own prompt."""
+    """A dataset's own prompt."""
     return DEFAULT_TEMPLATE if dataset == DRAWN else get_dataset(dataset).template
 
 
 def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntry]:
-    """The classes that the case's classifier is told of, in order."""
+    """The classes of the case's classifier, in order."""
     known = data.classes(case.dataset)
     if case.classes == "all":
         return known
@@ -102,7 +102,7 @@ def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntr
     wanted = class_list(case.classes.replace("{seed}", str(seed)), f"case {case.name}")
     unknown = [name for name in wanted if name not in by_id]
     if unknown:
-        raise InputError(f"case {case.name}: data set {case.dataset} has no class {unknown[0]!r}.")
+        raise InputError(f"case {case.name}: dataset {case.dataset} has no class {unknown[0]!r}.")
     return [by_id[name] for name in wanted]
 
 
@@ -116,7 +116,7 @@ def resolve(
 ) -> LoadedSet:
     """The images of a set, each with the position of its class among `closed`. Raises `MissingData` if there are none.
 
-    Images are labelled by id, and ids never stand twice.
+    Images are labelled by id, which is unique.
     """
     position = {entry.id: i for i, entry in enumerate(closed)}
     items = _of_splits(images, data) if images.splits else data.images(images.dataset, images.split)
@@ -153,7 +153,7 @@ def first_of_each(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]
 
 
 def _of_splits(images: SetSpec, data: DataRoot) -> list[ImageItem]:
-    """At most so many images of each split and class; a split that is not there gives none, but one must be."""
+    """At most this many images of each split and class; missing splits are skipped, but one must exist."""
     found: list[ImageItem] = []
     missing: list[MissingData] = []
     for split, per_class in images.splits.items():
@@ -174,8 +174,8 @@ def draw_shots(
     """The few training images of each class.
 
     spread     `shots` of each class, spread over its domains
-    balanced   ⌊shots / E⌋ of each class and domain, E domains: 15 for 16 shots of three. As released, a class draws
-               them from all classes of the domain by an accident, so that classes get unequal numbers
+    balanced   ⌊shots / E⌋ of each class and domain, E domains: 15 for 16 shots of three. As released, a bug
+               draws them from all classes of the domain, so classes get unequal numbers
     pooled     `shots` of each class, whatever their domains
     """
     domains = sorted({item.domain or "" for item in pool})
@@ -200,20 +200,20 @@ def draw_shots(
 
 
 def _capped(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
-    """At most `per_class` images of each class: those whose ids hash lowest, whatever else is there."""
+    """At most `per_class` images of each class: those with the lowest hashes of their ids."""
     kept = {item.id for rank, item in _ranked(items) if rank < per_class}
     return [item for item in items if item.id in kept]
 
 
 def _limited(items: list[ImageItem], limit: int) -> list[ImageItem]:
-    """At most `limit` images, in turn from each class, so that a quick look sees all classes."""
+    """At most `limit` images, in turn from each class, so a quick run covers all classes."""
     ranked = sorted(_ranked(items), key=lambda pair: (pair[0], order(pair[1])))[:limit]
     kept = {item.id for _, item in ranked}
     return [item for item in items if item.id in kept]
 
 
 def _ranked(items: Iterable[ImageItem]) -> Iterator[tuple[int, ImageItem]]:
-    """Each image with its place among those of its class, in the fixed shuffle."""
+    """Each image with its position in its class, in the fixed shuffle."""
     places: Counter[str | None] = Counter()
     for item in sorted(items, key=order):
         yield places[item.label], item

@@ -4,7 +4,7 @@ A benchmark is a list of cases. A case is one classifier (a class list), where i
 closed sets it must classify and the open sets it must reject. Fields of the YAML files:
 
     title, about, tables, seeds, shots, methods, recipe (of tuning: {epochs: 10}), model, batch_size
-    template    of zero-shot classifiers, or `dataset`: each data set's own
+    template    of zero-shot classifiers, or `dataset`: each dataset's own
     validation  {from: train | val | test, per_class: 4}: images that epochs and hyper-parameters are chosen on
     tuning      by tuning method or term: {ebm: {parameters: {weight: 2}, grid: {p: [0.4, 0.5]}, recipe: {lr: 0.1}}}
     scores      by score: {neglabel: {parameters: {groups: 10}, templates: ["the nice {}"]}}
@@ -19,12 +19,12 @@ closed sets it must classify and the open sets it must reject. Fields of the YAM
         open:   {dtd: {dataset: dtd, per_class: 100}}
         tuning, scores                    # as above, for this case alone
 
-`tuning` and `scores` hold where the text of a row does not say otherwise. A grid is what a search tries; a list of
-grids joins them. A parameter that is given is not searched.
+`tuning` and `scores` are defaults for rows. A grid is what a search tries; a list of grids joins them. A parameter that
+is set is not searched.
 
 An image set takes `dataset` and `split` from the dataset catalogue, `classes` (`closed`, `open` = all but the closed
 ones, `all`, or a list in splits.json), `without` (a list in splits.json), `domains`, `per_class` and `splits`: at most
-so many images of each split and class, {train: 16, test: null}. A training set also takes `draw`: how shots are drawn
+this many images of each split and class, {train: 16, test: null}. A training set also takes `draw`: how shots are drawn
 (see `sets.draw_shots`).
 """
 
@@ -50,13 +50,11 @@ from deltaenergy.files.schema import Check, Where, anything, list_of, mapping_of
 KINDS = ("id", "shifted")
 DRAWS = ("spread", "balanced", "pooled")
 PROTOCOL_NAMES = ("standard", "paper", "croft")
-# Benchmarks are a page long.
+# Benchmark files are about a page long.
 LARGEST_FILE = 4 << 20
 HELD_OUT, OTHERS = "held-out", "others"
-# As a template: each data set's own.
+# As a template: each dataset's own.
 OF_DATASET = "dataset"
-# A word of YAML that Python has taken.
-_PYTHON = {"from": "source"}
 
 
 @dataclass(frozen=True)
@@ -71,19 +69,19 @@ class SetSpec:
     domains: tuple[str, ...] = ()
     per_class: int | None = None
     kind: str = "id"
-    # Classify into this data set's own class names rather than the case's (concept shift).
+    # Classify into this dataset's own class names, not the case's (concept shift).
     own_classes: bool = False
-    # Not part of the specification's hash, which is older: the hash of the images tells what these change.
+    # Not part of the specification's hash, which is older: the hash of the images covers these.
     splits: Mapping[str, int | None] = field(default_factory=dict, repr=False)
     draw: str = field(default="spread", repr=False)
 
 
 @dataclass(frozen=True)
 class PartSettings:
-    """What a table says of one tuning method, loss term or score, where the text of a row does not say otherwise.
+    """A table's defaults for one tuning method, loss term or score.
 
     Attributes:
-        parameters: by name; a search leaves them alone.
+        parameters: by name; a search does not change them.
         grids: what a search tries, every combination of each; None is the method's own grid.
         recipe: changes to the training.
         templates: prompts of the zero-shot classifier that a score is tested with.
@@ -97,7 +95,7 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What a table says of its rows, by tuning method or term, and by score."""
+    """A table's defaults for its rows, by tuning method or term, and by score."""
 
     tuning: Mapping[str, PartSettings] = field(default_factory=dict)
     scores: Mapping[str, PartSettings] = field(default_factory=dict)
@@ -107,8 +105,8 @@ class RowSettings:
 class ValidationRule:
     """Which images epochs and hyper-parameters are chosen on: up to `per_class` of each class.
 
-    `source` is train: further training images; val: the data set's own validation split, as far as it is not tested,
-    and further training images where there is none; test: images that are tested as well.
+    `source` is train: further training images; val: the dataset's validation split, as far as it is not tested, or
+    further training images; test: images that are also tested.
     """
 
     source: str = "train"
@@ -126,7 +124,7 @@ class Case:
     train: SetSpec | None
     closed: tuple[SetSpec, ...]
     open: tuple[SetSpec, ...]
-    # The settings of the benchmark with those of the case on top; rows tell them in their own identity.
+    # The settings of the benchmark with those of the case on top; rows have them in their identity.
     settings: RowSettings = field(default_factory=RowSettings, repr=False)
 
     @property
@@ -163,7 +161,7 @@ class BenchmarkSpec:
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-# Where a benchmark comes from: a YAML file, or the benchmark itself.
+# The source of a benchmark: a YAML file, or the benchmark itself.
 Benchmark = Union[str, "os.PathLike[str]", BenchmarkSpec]
 
 
@@ -179,12 +177,12 @@ for _file in Path(__file__).with_name("specs").glob("*.yaml"):
 
 
 def benchmark_names() -> list[str]:
-    """The benchmarks of this package, and of others that are installed."""
+    """The benchmarks of all installed packages."""
     return BENCHMARKS.names()
 
 
 def load_spec(name_or_file: str) -> BenchmarkSpec:
-    """A benchmark by name, or one's own from a YAML file."""
+    """A benchmark by name or from a YAML file."""
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"}:
         return parse_spec(_read(path), path.stem, where=str(path))
@@ -202,7 +200,7 @@ def _read(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"The benchmark file {path} does not exist.")
     if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which is no benchmark.")
+        raise InputError(f"{path} is larger than {LARGEST_FILE >> 20} MiB; is it a benchmark?")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -224,15 +222,15 @@ def class_list(name: str, where: str = "classes") -> list[str]:
     for part in name.split("/"):
         if not isinstance(node, dict) or part not in node:
             known = node if isinstance(node, dict) else ()
-            raise InputError(f"{where}: splits.json holds no list {name!r}.{did_you_mean(part, known)}")
+            raise InputError(f"{where}: splits.json has no list {name!r}.{did_you_mean(part, known)}")
         node = node[part]
     if not isinstance(node, list):
-        raise InputError(f"{where}: {name!r} is no list but a group.{did_you_mean('', node)}")
+        raise InputError(f"{where}: {name!r} is a group, not a list.{did_you_mean('', node)}")
     return node
 
 
 def _either(single: type, check: Check, many: Check) -> Check:
-    """What `check` wants of a `single`, or `many` of them."""
+    """Apply `check` to a `single`, or `many`."""
     return lambda value, where: (check if isinstance(value, single) else many)(value, where)
 
 
@@ -300,8 +298,8 @@ def read_yaml(content: str, where: str, check: Check) -> dict[str, Any]:
     """The data of a YAML text that `check` accepts; errors name the file and the entry."""
     try:
         raw: dict[str, Any] = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError) as error:  # a number of a thousand digits, a thirteenth month
-        raise InputError(f"{where} is no valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:  # such as a number of a thousand digits, or month 13
+        raise InputError(f"{where} is not valid YAML: {error}") from error
     except RecursionError:
         raise InputError(f"{where} is nested too deeply to be a benchmark.") from None
     try:
@@ -315,17 +313,17 @@ def parse_spec(content: str, name: str, where: str) -> BenchmarkSpec:
     """Check a benchmark's YAML text and build it."""
     spec = _build(read_yaml(content, where, _SPEC), name, where)
     for protocol, section in spec.data.get("protocols", {}).items():
-        changed(spec, {f"{where}: protocols.{protocol}": section})  # what is wrong with it is said now
+        changed(spec, {f"{where}: protocols.{protocol}": section})  # errors are raised now
     return spec
 
 
 def changed(
     spec: BenchmarkSpec, sections: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any] | None = None
 ) -> BenchmarkSpec:
-    """The benchmark with the sections of protocols on top of it, by where they stand, and `defaults` below it.
+    """The benchmark with the sections of protocols on top, in order, and `defaults` below.
 
-    Only the rows to run are the defaults' even so, if there are tables of the paper. A benchmark that was made in
-    Python has no data to change.
+    If there are tables of the paper, the rows to run are the defaults'. A benchmark made in Python has no data to
+    change.
     """
     if not spec.data:
         return spec
@@ -357,12 +355,13 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
 def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
     seeds = tuple(data.get("seeds", BenchmarkSpec.seeds))
     shared = {key: data.get(key, {}) for key in _SETTINGS}
+    validation = data.get("validation")
     cases = [
         case for position, entry in enumerate(data["cases"]) for case in _cases(entry, shared, where, position, seeds)
     ]
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
-        raise InputError(f"{where}: case names stand twice: {', '.join(sorted(twice))}.")
+        raise InputError(f"{where}: duplicate case names: {', '.join(sorted(twice))}.")
     plain = ("title", "measures", "shots", "template", "batch_size", "model")
     spec = BenchmarkSpec(
         name=name,
@@ -374,9 +373,7 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
         # Rows check the names in these two.
         recipe=tuple(sorted(data.get("recipe", {}).items())),
         settings=_settings(shared),
-        validation=ValidationRule(
-            **{_PYTHON.get(key, key): value for key, value in data.get("validation", {}).items()}
-        ),
+        validation=ValidationRule(validation["from"], validation["per_class"]) if validation else ValidationRule(),
         data=data,
         **{key: data[key] for key in plain if key in data},
     )
@@ -449,7 +446,7 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
 def _image_set(name: str, raw: Mapping[str, Any] | None, where: str, dataset: str, role: str) -> SetSpec:
     fields = raw or {}
     own = fields.get("dataset", dataset)
-    # An open set of another dataset is all of it; one of the same dataset is what the classifier was not told.
+    # An open set of another dataset is all of it; of the same dataset, the classes not on the class list.
     classes = fields.get("classes", "all" if role == "open" and own != dataset else role)
     if classes not in {"all", "closed", "open"}:
         class_list(classes, f"{where}.classes")
@@ -469,7 +466,7 @@ def _image_set(name: str, raw: Mapping[str, Any] | None, where: str, dataset: st
 
 
 def _hash(spec: BenchmarkSpec) -> str:
-    """Hash of everything that decides which images meet which classes; titles and default methods do not."""
+    """Hash of everything that decides images and classes; without titles and default methods."""
     lists = {case.classes: "" for case in spec.cases}
     for case in spec.cases:
         lists.update({name: "" for s in case.image_sets() for name in (s.classes, s.without) if name})

@@ -1,11 +1,11 @@
-"""Tables of results: what was measured, averaged as the paper averages, beside what the paper printed.
+"""Tables of results: measured values, averaged as in the paper, next to the paper's numbers.
 
 A column selects rows of the results (case group, kind of closed set, open set, metric). Its value for a method is the
 mean over the closed sets of each case, then over the group's cases, then over the seeds, with a t-interval over seeds:
 mean ± t_{n−1, 0.975} · s / √n.
 
-A value from a part of the paper's data (a missing domain, a data set of which images are missing, a limit) says so: it
-names the part, no figure of the paper stands beside it, and it enters no mean over columns.
+A value from a part of the paper's data (a missing domain, an incomplete dataset, a limit) names the part, is not
+compared with the paper, and is not part of a mean over columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HIGHER_IS_BETTER = {"accuracy", "auroc", "aupr_in", "aupr_out", "images_per_seco
 SHARES = {"accuracy", "auroc", "aupr_in", "aupr_out", "fpr95", "fpr95_ood"}
 # A case and a closed set of it.
 Source = tuple[str, str]
-# Behind the name of a method whose printed figures are those of a stream that it adapted to.
+# Marks a method whose published numbers come from a stream that it adapted to.
 SAW_STREAM = "†"
 METRIC_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95"}
 
@@ -62,7 +62,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Value:
-    """A mean over seeds, half the width of its interval (None for a single value), and the part of the data it is of.
+    """A mean over seeds, half the width of its interval (None for a single value), and the part of the data.
 
     `part` is empty for the whole of what the paper's table averages.
     """
@@ -75,10 +75,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Row:
-    """A method: what was measured and what a paper printed, per column.
+    """A method: measured and published numbers per column.
 
-    `method` is empty for one that is not here. `source` says where the printed figures are from, in tables that are not
-    all of one paper; `saw_stream` that they are of a method that learned from the shuffled test images.
+    `method` is empty if it is not implemented. `source` says where the published numbers are from, in tables of several
+    papers; `saw_stream` that the method learned from the shuffled test images.
     """
 
     label: str
@@ -100,7 +100,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper, or one made from the results alone (`label` empty)."""
+    """A table of the paper, or one made only from results (`label` empty)."""
 
     label: str
     title: str
@@ -122,7 +122,7 @@ def paper_table(name: str) -> Table:
     notes = [*raw.get("notes", ()), *(f"{row.label}: {row.source}." for row in rows if row.source)]
     if any(row.saw_stream for row in rows):
         notes.append(
-            f"{SAW_STREAM} The method learned from the test images: known and unknown, shuffled into one stream."
+            f"{SAW_STREAM} The method learned from the test images, known and unknown, shuffled into one stream."
         )
     return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(notes))
 
@@ -139,7 +139,7 @@ def paper_tables() -> list[str]:
 
 
 def published_tables() -> list[str]:
-    """The names of tables of other papers' figures."""
+    """The names of tables of other papers' numbers."""
     return _tables("published")
 
 
@@ -172,19 +172,19 @@ def measured_table(
     partial: Mapping[str, str] | None = None,
     limit: int | None = None,
 ) -> Table:
-    """`table` with what was measured: in its own rows, and in new ones for methods it does not have.
+    """`table` with measured values: in its own rows, and in new rows for other methods.
 
     Args:
-        table: the paper's, or one of the results' own.
-        cells: what was measured.
-        spec: the benchmark as it was run, for what a whole of its figures is; by default as it stands.
-        partial: data sets of which images are missing, with a text that says how many are there.
-        limit: the most images of each set that were looked at, if there was such a limit.
+        table: of the paper, or of results.
+        cells: the results.
+        spec: the benchmark as it was run, to know complete results; by default unchanged.
+        partial: incomplete datasets, with a text on how many images they have.
+        limit: maximum images per set, if there was a limit.
     """
     by_key: dict[str, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         by_key[row_key(table, cell.identity["method"])][cell.identity["method"]].append(cell)
-    # Only the paper's tables have figures to compare with; costs are of any images.
+    # Only the paper's tables have numbers to compare with; costs are of any images.
     known = spec or load_spec(table.benchmark) if table.label else None
     whole = _Whole(known.cases if known is not None and known.measures != "cost" else (), partial or {}, limit)
     rows = []
@@ -201,9 +201,9 @@ def measured_table(
 
 
 def row_key(table: Table, method: str) -> str:
-    """By which a measured method finds its row: accuracy does not depend on the score, nor does a tuner's cost.
+    """The key of a method's row: accuracy and a tuner's cost do not depend on the score.
 
-    Of several methods with one key, the row takes its own, or else the first.
+    Of several methods with one key, the row gets its own, or else the first.
     """
     tuner, slash, _ = method.rpartition("/")
     if all(column.metric == "accuracy" for column in table.columns):
@@ -238,7 +238,7 @@ class _Whole:
         self.cases, self.partial, self.limit = cases, partial, limit
 
     def part(self, column: Column, sources: Collection[Source]) -> str:
-        """Names what the values from `sources` are a part of; empty if they are the whole."""
+        """Names the part of the data behind `sources`; empty for the whole."""
         if not self.cases:
             return ""
         sets = [
@@ -270,7 +270,7 @@ def _is_part(other: Column, mean: Column) -> bool:
 
 
 def _by_seed(column: Column, cells: Iterable[Cell]) -> tuple[dict[int | None, float], frozenset[Source]]:
-    """The column's value for each seed (mean over closed sets, then over cases), and the sets that it is of."""
+    """The column's value for each seed (mean over closed sets, then over cases), and its sets."""
     found: dict[int | None, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     sources: dict[int | None, set[Source]] = defaultdict(set)
     for cell in cells:
@@ -287,7 +287,7 @@ def _by_seed(column: Column, cells: Iterable[Cell]) -> tuple[dict[int | None, fl
 
 
 def summarise(values: Sequence[float]) -> Value | None:
-    """Mean and half the 95 % t-interval."""
+    """Mean and half the 95% t-interval."""
     if not values:
         return None
     if len(values) == 1:

@@ -1,14 +1,15 @@
-"""A tiny model with two towers, trained in seconds on drawn pictures and their names: a benchmark without downloads.
+"""A tiny model with two towers, trained in seconds on drawn images and their names: a benchmark without downloads.
 
-A four-layer convolutional network sees 32 × 32 pixels; a two-layer CLIP text tower reads bytes. Each step takes one
-picture of every object per group and trains on CLIP's loss with the group as the batch,
-L = ½ (CE over the texts of each picture + CE over the pictures of each text).
-It sees the styles `flat` and `outline` only, so that the other two are covariate shift for the model, too.
+A four-layer convolutional network sees 32 × 32 pixels; a two-layer CLIP text tower reads bytes. Each step uses one
+image of every object per group and trains on CLIP's loss with the group as the batch, L = ½ (CE over the texts of each
+image + CE over the images of each text). It trains on the styles `flat` and `outline`, so the other two are covariate
+shift.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ class _Towers(nn.Module):
 
 def load_tiny(file: Path, progress: Progress | None = None) -> TinyModel:
     """The model whose weights are in `file`, trained first if it is not there."""
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer()
     if not file.is_file():
         module = _train(tokenizer, progress)
         write_tensors(file, module.state_dict())
-    # Fresh weights, soon overwritten, must not use up the user's random numbers.
+    # Fresh weights, soon overwritten, must not change the user's random state.
     with torch.random.fork_rng(devices=[]):
         module = _Towers(tokenizer)
     module.load_state_dict(read_tensors(file))
@@ -126,7 +127,7 @@ def _train(tokenizer: Any, progress: Progress | None) -> _Towers:
 
 
 class _Task:
-    """CLIP's loss on drawn pictures; an example is one step, which draws its own pictures."""
+    """CLIP's loss on drawn images; an example is one step, which draws its own images."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.module = _Towers(tokenizer)
@@ -160,20 +161,27 @@ class _Task:
         """There is one stage."""
 
 
-def _tokenizer() -> Any:
-    """CLIP's tokenizer over single bytes."""
+def byte_tokenizer(words: Sequence[str] = ()) -> Any:
+    """A byte-level tokenizer of CLIP's kind: every byte alone and at the end of a word, and a few words."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import CLIPTokenizer
 
-    letters = sorted(ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*letters, *(f"{letter}</w>" for letter in letters)])}
+    alphabet = sorted(ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *(f"{letter}</w>" for letter in alphabet)])}
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        first, *rest = [*word[:-1], f"{word[-1]}</w>"]
+        for part in rest:
+            merges[(first, part)] = None
+            first += part
+            vocabulary.setdefault(first, len(vocabulary))
     for special in ("<|startoftext|>", "<|endoftext|>"):
         vocabulary[special] = len(vocabulary)
-    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
+    return CLIPTokenizer(vocab=vocabulary, merges=list(merges), model_max_length=77)
 
 
 def _pixels() -> torch.Tensor:
-    """Drawn pictures (class, number, 3, side, side), from numbers that no benchmark split uses."""
+    """Drawn images (class, number, 3, side, side), with numbers that no benchmark split uses."""
     prepare = Preprocessing(resize=_SIDE, crop=_SIDE)
     arrays = [
         [prepare(draw(name, style, "pretraining", i)) for style in STYLES for i in range(_PER_CLASS)]
@@ -183,7 +191,7 @@ def _pixels() -> torch.Tensor:
 
 
 def _jitter(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Shift by up to three pixels and change contrast and brightness, as a stand-in for more pictures."""
+    """Shift by up to three pixels and change contrast and brightness, to augment the images."""
     down, right = torch.randint(-3, 4, (2,), generator=generator).tolist()
     batch = torch.roll(batch, (down, right), dims=(2, 3))
     contrast = 0.7 + 0.6 * torch.rand(len(batch), 1, 1, 1, generator=generator)

@@ -1,4 +1,4 @@
-"""Tuned classifiers of a benchmark: tuned once per case, seed and tuner, and kept in the results folder."""
+"""Tuned classifiers of a benchmark: tuned once per case, seed and tuner, and saved in the results folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, hash_value
+from deltaenergy.files import hash_value, lock_folder
 from deltaenergy.files.atomic import is_temporary, remove_litter
 from deltaenergy.files.lock import NAME as LOCK
 
@@ -33,7 +33,7 @@ def tuned_classifier(
     validation: Sequence[ImageItem] | None = None,
     search: bool = False,
 ) -> Classifier:
-    """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there.
+    """The classifier from `folder`, or tuned with checkpoints and written there.
 
     On `validation` images the best epoch is kept, and with `search` the best of the row's grid.
     """
@@ -62,7 +62,7 @@ def tuned_classifier(
     if not (whole / RECORD).is_file():
         check_fits(method, model, planned.names, len(sample.items), recipe)
         needs, views = method.needs_to_train, method.views_of(DEFAULT_VIEWS)
-        # The views of a sample are encoded once for all tuners that look at the same things.
+        # The views of a sample are encoded once for all tuners with the same needs.
         seen = "-".join(sorted(need.name.lower() for need in needs))
         cache = folder / f"views-{views}-{sample.hash}-{seen}-{model.fingerprint[:16]}"
         tuned = tune(
@@ -82,6 +82,6 @@ def tuned_classifier(
     # Now, or after a run that was killed between its last two steps.
     clear_run_folder(checkpoints)
     if any(path.name == LOCK or is_temporary(path.name) for path in whole.iterdir()):
-        with FolderLock(whole):
+        with lock_folder(whole):
             remove_litter(whole)
     return Classifier.load(whole, model)

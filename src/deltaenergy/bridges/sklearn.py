@@ -1,4 +1,4 @@
-"""scikit-learn estimators on image features: a classifier that knows what it does not know, and an outlier detector.
+"""scikit-learn estimators on image features: an open-set classifier and an outlier detector.
 
     from deltaenergy.bridges.sklearn import OpenSetClassifier, OutlierDetector
 
@@ -6,9 +6,9 @@
     clf.predict(new)                        # a label of the training set, or "none of these"
     clf.score_samples(new)                  # larger = more in-distribution
 
-They take features of any kind and scale, of CLIP or not, and go into pipelines and grid searches. Features become unit
-vectors, as everything else here wants them, without loss: z = (x − μ) / s, with s the root mean square distance from
-the mean, gets a further entry of 1, and is divided by its length.
+They accept features of any kind and scale, and work in pipelines and grid searches. Features become unit vectors
+without loss: z = (x − μ) / s, with s the root mean square distance from the mean, gets another entry of 1 and is
+divided by its length.
 
 This module needs scikit-learn 1.6 or later (`pip install "deltaenergy[sklearn]"`); nothing else imports it.
 """
@@ -49,7 +49,7 @@ __all__ = ["OpenSetClassifier", "OutlierDetector"]
 
 
 class _Lift:
-    """Features of any scale as unit vectors with one entry more."""
+    """Features of any scale as unit vectors with one more entry."""
 
     def __init__(self, x: Floats) -> None:
         self.mean = x.mean(axis=0)
@@ -79,22 +79,22 @@ def _scored(detector: Detector, z: npt.NDArray[np.float32]) -> Scored:
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier on features with a score and a threshold, as `deltaenergy.Detector` has them.
+    """A classifier on features with a score and a threshold, as in `deltaenergy.Detector`.
 
     Args:
-        method: how it learns: `linear-probe(c=…)`, logistic regression whose C is chosen by cross-validation if it is
-            left out, or `centroids`.
-        ood_score: what tells known from unknown: a score of `deltaenergy methods` that looks at features alone.
+        method: `linear-probe(c=…)` (logistic regression; C is chosen by cross-validation by default) or `centroids`.
+        ood_score: a score of `deltaenergy methods` that needs only features.
         keep: the share of new known rows to keep.
         confidence: None: that share is kept on average; 0.9: at least that share, with this confidence.
-        held_out: the share of the training rows that set the threshold and are not learned from. With fewer rows than
-            the guarantee needs, all rows do both, and nothing is guaranteed.
-        unknown: the label that `predict` gives to what is of no class; None: it always names a class.
+        held_out: share of the training rows that set the threshold and are not learned from. With fewer rows than the
+            guarantee needs, all rows do both, and nothing is guaranteed.
+        unknown: label that `predict` gives to rejected rows; None to always predict a class.
         random_state: the seed of the split.
 
     Attributes:
         classes_: the labels.
-        threshold_: scores below it are of no class; None for a score that learns from features (it is cross-fitted).
+        threshold_: rows that score below it are rejected; None for a score that learns from features (it is
+            cross-fitted).
         guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
@@ -122,7 +122,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"held_out must be above 0 and below 1, got {self.held_out!r}.")
         self.classes_, targets = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class alone ({self.classes_[0]!r}); at least two are needed.")
+            raise ValueError(f"y has only one class ({self.classes_[0]!r}); at least two are needed.")
         learn, rest = self._split(targets)
         self._lift = _Lift(x)
         z = self._lift(x)
@@ -139,7 +139,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Any:
-        """The label of each row; `unknown`, if that is given, for those of no class."""
+        """The label of each row; `unknown`, if set, for rejected rows."""
         z = self._features(X)
         found = self.classes_[self.detector_.classifier.predict_proba(z).argmax(axis=1)]
         if self.unknown is None:
@@ -151,7 +151,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities (N, K) of the classes among themselves."""
+        """Class probabilities (N, K)."""
         z = self._features(X)
         shares = np.asarray(self.detector_.classifier.predict_proba(z), dtype=np.float64)
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
@@ -161,7 +161,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _scored(self.detector_, self._features(X)).values[self.detector_.score.spec]
 
     def is_known(self, X: Any) -> npt.NDArray[np.bool_]:
-        """Whether each row is of one of the classes."""
+        """Whether each row is known."""
         return ~self._rejected(self._features(X))
 
     def _rejected(self, z: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
@@ -172,7 +172,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._lift(validate_data(self, given, dtype=np.float64, reset=False))
 
     def _split(self, targets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows to learn from and rows for the threshold: of each class the same share, or all rows for both."""
+        """Rows to learn from and rows for the threshold: the same share of each class, or all rows for both."""
         rows = np.arange(len(targets))
         share = round(self.held_out * len(targets))
         counts = np.bincount(targets)
@@ -187,15 +187,15 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
-    """Known features in, and whether new ones are like them: the scores on features as an outlier detector.
+    """An outlier detector from scores that learn from features.
 
     Args:
-        ood_score: `mahalanobis`, `knn`, or another score that learns from features alone.
+        ood_score: `mahalanobis`, `knn`, or another score that learns only from features.
         keep: the share of new known rows to keep.
         confidence: None: that share is kept on average; 0.9: at least that share, with this confidence.
 
     Attributes:
-        offset_: 0: `score_samples` is counted from where rows are outliers.
+        offset_: 0, because `score_samples` is below 0 for outliers.
         guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
@@ -204,12 +204,12 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.ood_score, self.keep, self.confidence = ood_score, keep, confidence
 
     def fit(self, X: Any, y: Any = None) -> OutlierDetector:
-        """Learn what rows are like, cross-fitted in five folds."""
+        """Fit on known rows, cross-fitted in five folds."""
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self._lift = _Lift(x)
         z = self._lift(x)
         apex = np.zeros((1, z.shape[1]), dtype=np.float32)
-        apex[0, -1] = 1  # where the mean of all rows lies
+        apex[0, -1] = 1  # the mean of all rows
         detector = Detector(PrecomputedClassifier(apex, ["known"]), self.ood_score)
         self.detector_ = _calibrated(detector, z, self.keep, self.confidence)
         self.offset_ = 0.0
@@ -217,7 +217,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def score_samples(self, X: Any) -> Floats:
-        """How far each row is from being an outlier (`Calibration.margins`): larger = more like the training rows."""
+        """The margin of each row (`Calibration.margins`): larger = more like the training rows."""
         check_is_fitted(self, "detector_")
         scored = _scored(self.detector_, self._lift(validate_data(self, X, dtype=np.float64, reset=False)))
         return self.detector_.require_calibration().margins(self.detector_.values_of(scored))

@@ -1,7 +1,6 @@
 """Classifiers turn image features into similarities per class: zero-shot from names, or tuned on a few images.
 
-The names below are imported on first use: the classifiers that there are without tuning, and what a tuning method of
-another package is made of.
+The names below are imported on first use: classifiers without tuning, and the building blocks of tuning methods.
 """
 
 from __future__ import annotations

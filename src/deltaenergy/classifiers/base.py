@@ -1,13 +1,12 @@
 """The Classifier: one object per method that trains, predicts and saves itself.
 
-It turns what it needs of an image (mostly unit features) into one similarity per class. Similarities are cosines, or
-logits divided by the model's logit scale L, so that a temperature means the same for every method.
+It turns an image's data (mostly unit features) into one similarity per class. Similarities are cosines, or logits
+divided by the model's logit scale L, so a temperature means the same for every method.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,8 @@ from torch import nn
 
 from deltaenergy.core.arrays import ROW_BLOCK, round_to_block
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.needs import OF_IMAGES, Need
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
@@ -34,18 +33,18 @@ if TYPE_CHECKING:
 
     from deltaenergy.classifiers.methods import Method, TrainViews
 
-# Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
+# Similarities of one block (float32) take 16 MB, which makes overhead negligible.
 BLOCK_ENTRIES = 4_194_304
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a classifier may look at, for N images: whatever it needs is there, the rest may be None.
+    """The inputs of a classifier for N images: what it needs is set, the rest may be None.
 
     Attributes:
         features: unit features (N, D) of the classifier's own model.
         patches: unit patch features (N, P, D) of the same model.
-        states: patch states (N, P, H) before the projection that makes patch features of them.
+        states: patch states (N, P, H) before the projection to patch features.
         pixels: preprocessed images (N, 3, H, W).
         domains: the domain of each image (N,), counted from 0.
     """
@@ -57,19 +56,19 @@ class Inputs:
     domains: torch.Tensor | None = None
 
     def need(self, what: Need) -> torch.Tensor:
-        """The tensor for `what`, or an error if it was not given."""
+        """The tensor for `what`, or an error if it is missing."""
         given: torch.Tensor | None = getattr(self, what.name.lower())
         if given is None:
-            raise InputError(f"{what.value} are needed: give images, not features or a feature store.")
+            raise InputError(f"{what.value} are needed: pass images, not features or a feature store.")
         return given
 
 
 @dataclass(frozen=True)
 class TrainBatch(Inputs):
-    """Training images of one step: what the method needs of them, the class of each (B,), and which they are (B,).
+    """Training images of one step: the needed data, the class of each (B,), and their indices (B,).
 
-    `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
-    prompted image tower near the frozen one compares with.
+    `frozen` are the frozen model's unit features (B, D) of the same views, for losses that keep a prompted image tower
+    near the frozen one.
     """
 
     labels: torch.Tensor = field(kw_only=True)
@@ -79,14 +78,14 @@ class TrainBatch(Inputs):
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a classifier makes of N images.
+    """The outputs of a classifier for N images.
 
     Attributes:
         similarities: (N, K), on which CE is taken after multiplication with the model's logit scale L.
-        features: the unit image features (N, D) that were compared with the texts.
+        features: the unit image features (N, D) compared with the texts.
         texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
-        negatives: similarities with texts that stand for none of the classes, where a method has them: (N, n), or
-            (N, n, K) where each class has n of its own.
+        negatives: similarities with texts of none of the classes, if a method has them: (N, n), or (N, n, K) with n per
+            class.
         negative_texts: those texts themselves, (n, D) or (n, K, D).
     """
 
@@ -97,33 +96,34 @@ class Outputs:
     negative_texts: torch.Tensor | None = None
 
 
-class Classifier(HasRepr, nn.Module, ABC):
+class Classifier(HasRepr, nn.Module):
     """A model with K named classes.
 
     A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `initialise`, and
-    implements `forward`, which serves to train and to predict. If class texts are learned, `texts` computes them with
-    gradients; whenever the classifier is put to use (`eval()`) they are computed once and kept as `text_features`.
+    says in `image_features`, `texts` or `forward` what it compares, to train and to predict. If class texts are
+    learned, `texts` computes them with gradients; whenever the classifier is put to use (`eval()`) they are computed
+    once and kept as `text_features`.
     What is saved is `method.spec` and `state_dict()`, here and nowhere else.
 
     Attributes:
-        base_model: the frozen model as it was given.
-        model: what encodes images: the base model, or one derived from it if the method puts tokens into its tower.
+        base_model: the frozen model.
+        model: encodes images: the base model, or one derived from it if the method puts tokens into its tower.
         method: the settings that the classifier was built from.
         record: how it was trained, as JSON values.
         text_features: unit text features (K, D); methods with texts per image keep those of a neutral image.
-        phase: while it is trained, what the present step is for (see `Phase`).
-        generator: while it is trained, where its random numbers come from.
+        phase: in training, the current phase (see `Phase`).
+        generator: in training, the source of random numbers.
     """
 
-    # What it must be given to predict; a method may need more to train.
+    # What it needs to predict; a method may need more to train.
     needs_to_predict: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
-    # The score that the method's paper tests it with, if it is of its own kind.
+    # The method's own score from its paper, if any.
     own_score: ClassVar[str | None] = None
-    # Whether what was learned serves other class names too.
+    # Whether what was learned also works for other class names.
     takes_other_classes: ClassVar[bool] = False
-    # Whether the best epoch on validation is served; else the method itself decides what is (an average of epochs).
+    # Whether the best epoch on validation is kept; else the method decides (an average of epochs).
     keeps_best_epoch: ClassVar[bool] = True
-    # The prompts that class names are put into, for scores that run further texts of the classes.
+    # The prompt templates, for scores that encode further texts of the classes.
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     text_features: torch.Tensor
 
@@ -146,15 +146,21 @@ class Classifier(HasRepr, nn.Module, ABC):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether an image's answer depends on the others of its batch; reports say so."""
+        """Whether an image's result depends on the others of its batch; shown in reports."""
         return self.method.batch_dependent
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
-    @abstractmethod
+    def image_features(self, x: Inputs) -> torch.Tensor:
+        """The unit image features (N, D) that are compared with the class texts."""
+        return x.need(Need.FEATURES)
+
     def forward(self, x: Inputs) -> Outputs:
-        """Similarities, and the features and texts behind them."""
+        """Similarities, and the features and texts behind them: cosines, unless a method has others."""
+        features = self.image_features(x)
+        texts = self.class_texts(features)
+        return Outputs(features @ texts.T, features, texts)
 
     def __call__(self, x: Inputs) -> Outputs:
         outputs: Outputs = super().__call__(x)
@@ -169,11 +175,11 @@ class Classifier(HasRepr, nn.Module, ABC):
         return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
 
     def logged(self) -> dict[str, float]:
-        """What the log shows of the last step beside its loss; it is averaged over an epoch's steps."""
+        """Values to log of the last step in addition to the loss; averaged over an epoch's steps."""
         return {}
 
     def chosen(self) -> dict[str, float]:
-        """What it has chosen by itself from the training images, such as C, for the record."""
+        """Settings chosen from the training images, such as C, for the record."""
         return {}
 
     def cross_entropy(self, similarities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -181,25 +187,29 @@ class Classifier(HasRepr, nn.Module, ABC):
         return nn.functional.cross_entropy(self.model.logit_scale * similarities, labels)
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Called after epoch 1 … `epochs`, for what goes on from epoch to epoch."""
+        """Called after epoch 1 … `epochs`."""
 
     def end_stage(self) -> None:
-        """Called when a stage of the training is over."""
+        """Called after a stage of the training."""
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training, or to use: then the class texts are computed once and kept."""
+        """Switch to training or evaluation, which computes the class texts once."""
         super().train(mode)
         if not mode:
             with torch.no_grad():
-                self.text_features = self.texts().detach()
+                self.keep_texts()
                 self.build_derived()
         return self
 
+    def keep_texts(self) -> None:
+        """Compute the texts that the classifier is used with, as they are saved."""
+        self.text_features = self.texts().detach()
+
     def build_derived(self) -> None:
-        """Derive from the parameters what is not saved, such as the prompted model."""
+        """Build what is derived from the parameters and not saved, such as the prompted model."""
 
     def class_texts(self, features: torch.Tensor) -> torch.Tensor:
-        """The texts to compare `features` with: being learned, or as kept."""
+        """The texts to compare `features` with, learned or cached."""
         return self.texts() if self.training else self.text_features.to(features)
 
     def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
@@ -218,7 +228,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         }
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
-        """Softmax probabilities (N, K) at the model's own temperature: softmax(L·s), over these classes alone.
+        """Softmax probabilities (N, K) at the model's own temperature: softmax(L·s), over these classes only.
 
         They say which of the classes an image is if it is one of them, not whether it is.
         """
@@ -248,7 +258,7 @@ class Classifier(HasRepr, nn.Module, ABC):
 
     @torch.inference_mode()
     def _compared(self, source: Source, batch_size: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """How many images a block has, and their similarities, with further rows behind; all must be readable."""
+        """The number of images of a block, and their similarities, perhaps with padding rows; all must be readable."""
         self.check_takes(source)
         patches, who = Need.PATCHES in self.needs_to_predict, self.method.name
         for batch in stream_batches(self.model, source, patches=patches, batch_size=batch_size, who=who):
@@ -258,11 +268,11 @@ class Classifier(HasRepr, nn.Module, ABC):
                 yield rows.stop - rows.start, outputs.similarities.float()
 
     def compare(self, batch: EncodedBatch) -> Iterator[tuple[slice, torch.Tensor, Outputs]]:
-        """A batch in blocks: the rows of each, their features, and what this classifier makes of them.
+        """A batch in blocks: the rows of each, their features, and the outputs.
 
-        An image's similarities must not depend on how many others came with it, so the last row is repeated up to a
-        multiple of `ROW_BLOCK`: features and outputs may have more rows than the block. A classifier that looks at
-        patches, pixels or the whole batch gets the batch as it is: filling it up would cost as much as more images.
+        An image's similarities must not depend on the size of its batch, so the last row is repeated up to a multiple
+        of `ROW_BLOCK`: features and outputs may have more rows than the block. A classifier that needs patches, pixels
+        or the whole batch gets the batch as it is: padding would cost as much as more images.
         """
         features = batch.features.float()
         as_it_is = bool(self.needs_to_predict & OF_IMAGES) or self.batch_dependent
@@ -279,34 +289,34 @@ class Classifier(HasRepr, nn.Module, ABC):
 
     @property
     def prompts_images(self) -> bool:
-        """Whether it has learned tokens in the image tower, so that its image features are not the base model's."""
+        """Whether it has learned tokens in the image tower, so its image features are not the base model's."""
         own, bare = (getattr(model, "vision_prompts", None) for model in (self.model, self.base_model))
         return own is not bare
 
     @property
     def takes_features(self) -> bool:
-        """Whether unit features of the base model are all that it looks at."""
+        """Whether it needs only unit features of the base model."""
         return self.needs_to_predict <= {Need.FEATURES} and not self.prompts_images
 
     def check_takes(self, source: Source) -> None:
-        """Raise `InputError` unless there is all that it looks at, by the model that it looks through."""
+        """Raise `InputError` unless the source has all that it needs, from its model."""
         check_has(source, self.needs_to_predict, self.method.name)
         if self.prompts_images and names_no_model(source):
             raise InputError(
-                f"{self.method.name} has learned tokens in the image tower, and an array does not say whether its "
-                "features went through them: give it images, or a feature store that its own model made, "
-                "build_store(classifier.model, images, folder)."
+                f"{self.method.name} has learned tokens in the image encoder, and an array does not say whether its "
+                "features used them: pass images, or a feature store of its own model, build_store(classifier.model, "
+                "images, folder)."
             )
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
-        """The same classifier for other class names, where what was learned serves any."""
+        """The same classifier for other class names, if what was learned works for any."""
         if not self.takes_other_classes:
             raise InputError(
-                f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
+                f"{self.method.name} learned from images of these classes and cannot use others: tune it again."
             )
         other = self.method.build_empty(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
-        # What has a row for each class belongs to the old names, and is computed anew.
+        # Tensors with a row per class belong to the old names, and are computed again.
         learned = {
             name: tensor
             for name, tensor in self.state_dict().items()
@@ -323,7 +333,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         return other
 
     def describe(self) -> dict[str, Any]:
-        """What it is, as JSON values: the counterpart of `state_dict()` in a file."""
+        """Its description as JSON values, next to `state_dict()` in a file."""
         return {"method": self.method.spec, "record": self.record}
 
     def save(self, folder: str | Path) -> None:
@@ -334,18 +344,18 @@ class Classifier(HasRepr, nn.Module, ABC):
 
     @staticmethod
     def load(folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Classifier:
-        """Read a classifier that `save` wrote, with the model it names or the one given, and check that they match."""
+        """Read a classifier that `save` wrote. `model` replaces the recorded model; both must match."""
         from deltaenergy.classifiers.saved import load_classifier
 
         return load_classifier(folder, model, device)
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Take parameters and buffers from a file, after a check of names, shapes, types and values."""
+        """Load parameters and buffers from a file, after checking names, shapes, types and values."""
         self.fit_shapes(tensors)
         expected = self.state_dict()
         missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
         if missing or extra:
-            wrong = f"lacks {', '.join(missing)}" if missing else f"has no use for {', '.join(extra)}"
+            wrong = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(extra)}"
             raise ArtifactError(f"The saved state of {self.method.spec!r} {wrong}.")
         for name, tensor in tensors.items():
             if tensor.shape != expected[name].shape or tensor.is_floating_point() != expected[name].is_floating_point():
@@ -354,36 +364,36 @@ class Classifier(HasRepr, nn.Module, ABC):
                     f"{tensor.dtype}; expected {tuple(expected[name].shape)} and {expected[name].dtype}."
                 )
             if not torch.isfinite(tensor).all():
-                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
+                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} has NaN or infinity.")
         self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
         self.requires_grad_(False)
         self.build_derived()
         return self
 
     def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Before `restore`: make room for tensors whose size the settings do not tell."""
+        """Called before `restore`: allocate tensors whose size does not follow from the settings."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:
-    """Raise `InputError` unless it is a classifier, such as a bare model or an array of similarities."""
+    """Raise `InputError` unless it is a classifier."""
     if isinstance(classifier, Classifier):
         return
     if isinstance(classifier, Model):
-        raise InputError(f"{who} takes a classifier, not a model: write ZeroShotClassifier(model, classes) first.")
+        raise InputError(f"{who} needs a classifier, not a model: pass ZeroShotClassifier(model, classes).")
     if hasattr(classifier, "classifier"):
-        raise InputError(f"{who} takes a classifier: give the {type(classifier).__name__}'s own, `.classifier`.")
+        raise InputError(f"{who} needs a classifier: pass the {type(classifier).__name__}'s own, `.classifier`.")
     if hasattr(classifier, "shape"):
         raise InputError(
-            f"{who} takes a classifier, not an array. Similarities have scores as functions, "
-            "deltaenergy.scores.delta_energy(similarities); class vectors serve PrecomputedClassifier."
+            f"{who} needs a classifier, not an array. For similarities use functions such as "
+            "deltaenergy.scores.delta_energy(similarities); for class vectors use PrecomputedClassifier."
         )
-    raise InputError(f"{who} takes a classifier, as ZeroShotClassifier or tune gives one, not {classifier!r:.80}.")
+    raise InputError(f"{who} needs a classifier, such as ZeroShotClassifier or tune returns, not {classifier!r:.80}.")
 
 
 def closest_classes(similarities: torch.Tensor, logit_scale: float, k: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions (N, k) of the k closest classes, best first, and their probabilities: softmax(L·s).
 
-    The first is the most similar one, whatever ties there are.
+    The first is the closest class, also with ties.
     """
     best, top = similarities.max(dim=1, keepdim=True)
     confidence = 1 / ((similarities - best) * logit_scale).exp_().sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Bayes-CAL: contexts as Gaussians, and class prompts that know nothing of domains (Zhu et al., AAAI 2023).
+"""Bayes-CAL: contexts as Gaussians, and class prompts independent of domains (Zhu et al., AAAI 2023).
 
     v = μ + σ⊙ε,   ε ~ N(0, 1) once per step,   the same for domain prompts t^d with the domains' names
     CE_class + α1 CE_domain + α2 IRM + α3 Σ_i cos²(g^c_i, g^d_i) + β (KL_class + KL_domain)
@@ -6,10 +6,10 @@
     IRM  = Σ_e (mean_{i∈e} [Σ_k p_ik a_ik − a_iy])²,   a = L z·t: the squared derivative of domain e's mean
            cross-entropy by a factor on its logits
     g_i  = (1 − z zᵀ) Tᵀ (p_i − onehot_i): the direction in which an image feature would lower its cross-entropy
-    KL   = Σ [log(σ0/σ) + (σ² + (μ − μ0)²)/(2σ0²) − ½],   μ0 where μ began
+    KL   = Σ [log(σ0/σ) + (σ² + (μ − μ0)²)/(2σ0²) − ½],   μ0 the initial μ
 
 It is served with the mean, v = μ: a coop classifier. The released code (`as_released`) adds σ²⊙ε, has another KL with
-σ0 = σ at the start, and builds the cos² term without a graph, so that it teaches nothing.
+σ0 = σ at the start, and builds the cos² term without a graph, so it has no gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BayesCalClassifier(PromptClassifier):
         zeros = torch.zeros(self.context.shape)
         self.log_sigma, self.domain_log_sigma = nn.Parameter(zeros.clone()), nn.Parameter(zeros.clone())
         self.domain_context = nn.Parameter(zeros.clone())
-        # Where the means began matters to training alone.
+        # The initial means matter only for training.
         self.register_buffer("prior_mean", zeros.clone(), persistent=False)
         self.register_buffer("domain_prior_mean", zeros.clone(), persistent=False)
         self.domain_prompts: LearnedPrompts | None = None
@@ -54,7 +54,7 @@ class BayesCalClassifier(PromptClassifier):
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Two Gaussians, and the prompts of the training domains."""
         warn_of_one_domain(
-            self.method.name, data, "there is nothing to tell apart, so it trains on class prompts alone"
+            self.method.name, data, "there are no domains to separate, so it trains only on class prompts"
         )
         super().initialise(data, generator)
         shape = tuple(self.domain_context.shape)
@@ -105,12 +105,12 @@ class BayesCalClassifier(PromptClassifier):
 @register_method
 @dataclass(frozen=True)
 class BayesCal(PromptMethod):
-    """α1, α2, α3 and β are `domain_weight`, `irm_weight`, `cosine_weight` and `kl_weight`; `sigma` is where σ begins,
-    `prior_sigma` σ0. The paper's σ0 = 1e-5 with β = 1 would make a valley so narrow that SGD leaps out of it.
+    """α1, α2, α3 and β are `domain_weight`, `irm_weight`, `cosine_weight` and `kl_weight`; `sigma` is the initial σ,
+    `prior_sigma` σ0. The paper's σ0 = 1e-5 with β = 1 would make a valley too narrow for SGD.
     """
 
     name = "bayes-cal"
-    summary = "a Gaussian context, held apart from what domains look like"
+    summary = "a Gaussian context, kept separate from the look of the domains"
     formula = "CE + α1 CE_domain + α2 IRM + α3 Σcos²(∇CE, ∇CE_domain) + β KL, v = μ + σε"
     paper = "Zhu et al., AAAI 2023"
     classifier = BayesCalClassifier
@@ -126,7 +126,7 @@ class BayesCal(PromptMethod):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """One; weight decay acts on means alone, since it would pull log σ to 0, that is σ to 1."""
+        """One stage; weight decay acts only on means, because it would pull log σ to 0, that is σ to 1."""
         return (Stage((Phase(undecayed=("log_sigma", "domain_log_sigma")),)),)
 
 
@@ -168,7 +168,7 @@ def gaussian_divergence(
 def released_divergence(
     mean: torch.Tensor, log_sigma: torch.Tensor, prior_mean: torch.Tensor, prior_sigma: float
 ) -> torch.Tensor:
-    """Σ[log(σ0²/σ² + 1e-3) + (σ⁴ + (μ − μ0)²)/(2σ0⁴ + 1e-3)], at least 0: what the released code calls KL."""
+    """Σ[log(σ0²/σ² + 1e-3) + (σ⁴ + (μ − μ0)²)/(2σ0⁴ + 1e-3)], at least 0: the KL of the released code."""
     variance, prior = (2 * log_sigma).exp(), prior_sigma**2
     terms = torch.log(prior / variance + 1e-3) + (variance**2 + (mean - prior_mean) ** 2) / (2 * prior**2 + 1e-3)
     return terms.sum().clamp(min=0)

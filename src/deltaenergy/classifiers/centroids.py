@@ -2,7 +2,7 @@
 
 μ_k = norm( mean_{i: y_i = k} z_i ),   s_k = z · μ_k
 
-Nothing is trained and class names are not looked at. It learns from the test view of each image.
+Nothing is trained, and class names are not used. It learns from the test view of each image.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.zero_shot import CosineClassifier
 
 
-class CentroidClassifier(CosineClassifier):
-    """Cosines with the classes' mean images, which stand in the place of class texts."""
+class CentroidClassifier(Classifier):
+    """Cosines with the classes' mean images, instead of class texts."""
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_means(data.mean_features(), data.labels, len(self.classes))

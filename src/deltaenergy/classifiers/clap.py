@@ -1,13 +1,12 @@
-"""CLAP: a linear probe that begins at the class texts and is held near them (Silva-Rodríguez et al., CVPR 2024).
+"""CLAP: a linear probe that starts at the class texts and is kept near them (Silva-Rodríguez et al., CVPR 2024).
 
-    t_k = norm(w_k),   s_k = z · t_k,   loss CE(L s, y) + (1/K) Σ_k λ_k ‖w_k − ℓ t⁰_k‖²,   w begins as ℓ t⁰
+    t_k = norm(w_k),   s_k = z · t_k,   loss CE(L s, y) + (1/K) Σ_k λ_k ‖w_k − ℓ t⁰_k‖²,   w starts as ℓ t⁰
     λ_k = mean over the images of class k of softmax(L z·t⁰)_k
 
-The multiplier of a class is how well zero-shot knows it: what the texts say well is kept, what they do not is learned.
-λ comes from one outer step of the augmented Lagrangian on the training images and stays fixed, as in the authors'
-experiments, so that no validation images are needed. They take w as the text tower gives it, before normalisation,
-with a length of about ten in CLIP; stored texts have unit length, and ℓ stands for what was lost. λ is taken from the
-mean feature of each image's views.
+The multiplier of a class is how well zero-shot knows it: classes with good texts stay near them, others are learned. λ
+comes from one outer step of the augmented Lagrangian on the training images and stays fixed, as in the authors'
+experiments, so no validation images are needed. They use w before normalisation, with a length of about ten in CLIP;
+stored texts have unit length, and ℓ restores it. λ is taken from the mean feature of each image's views.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from deltaenergy.models.base import Model
 
 
 class ClapClassifier(FrozenTextClassifier):
-    """Cosines with class texts that have been moved as far as their multipliers allow."""
+    """Cosines with class texts moved as far as their multipliers allow."""
 
     method: Clap
     multipliers: torch.Tensor
@@ -38,7 +37,7 @@ class ClapClassifier(FrozenTextClassifier):
         self.register_buffer("multipliers", torch.zeros(len(self.classes), device=model.device))
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """Prototypes at the texts, multipliers from what zero-shot makes of the training images."""
+        """Prototypes at the texts, multipliers from zero-shot on the training images."""
         super().initialise(data, generator)
         self.prototypes.data.copy_(self.method.length * self.frozen_texts)
         features, labels = data.mean_features(), data.labels
@@ -65,7 +64,7 @@ class Clap(FrozenTextMethod):
     """
 
     name = "clap"
-    summary = "a linear probe from the class texts, held near them class by class; needs no text tower"
+    summary = "a linear probe from the class texts, kept near them class by class; needs no text encoder"
     formula = "CE(L·z·t_k, y) + (1/K)Σ λ_k‖w_k − ℓ t⁰_k‖², t_k = norm(w_k), λ_k zero-shot's mean probability"
     paper = "Silva-Rodríguez et al., CVPR 2024"
     classifier = ClapClassifier

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Inputs, Outputs
+from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
@@ -39,12 +39,10 @@ class ClipAdapterClassifier(TemplateClassifier):
         super().initialise(data, generator)
         set_linear(generator, self.w1, self.w2)
 
-    def forward(self, x: Inputs) -> Outputs:
+    def image_features(self, x: Inputs) -> torch.Tensor:
         z, alpha = x.need(Need.FEATURES), self.method.alpha
         adapted = torch.relu(torch.relu(z @ self.w1.T.to(z)) @ self.w2.T.to(z))
-        features = nn.functional.normalize(alpha * adapted + (1 - alpha) * z, dim=-1)
-        texts = self.class_texts(z)
-        return Outputs(features @ texts.T, features, texts)
+        return nn.functional.normalize(alpha * adapted + (1 - alpha) * z, dim=-1)
 
 
 @register_method

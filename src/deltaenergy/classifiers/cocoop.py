@@ -2,7 +2,7 @@
 
     v_m(z) = v_m + π(z),   π(z) = W2 relu(W1 z + b1) + b2  (D → D/16 → W),   s_k = z · t_k(v(z))
 
-Every image has text features of its own. The shared prefix is per image then, and still serves all its classes.
+Every image has its own text features. The shared prefix is then per image, and still serves all its classes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
 
 REDUCTION = 16
-# Images whose text features are computed together in use; each brings K of them.
+# Images whose text features are computed together in evaluation; each has K of them.
 IMAGES_AT_ONCE = 16
 
 
@@ -73,7 +73,7 @@ class CoCoOpClassifier(PromptClassifier):
 @register_method
 @dataclass(frozen=True)
 class CoCoOp(PromptMethod):
-    """Four context vectors begun as "a photo of a", and a small network that shifts them."""
+    """Four context vectors initialised as "a photo of a", and a small network that shifts them."""
 
     name = "cocoop"
     summary = "a learned context that a small network shifts for each image"

@@ -10,8 +10,8 @@ G makes features of other styles from the batch. In each step first G moves, wit
 
     R = ‖∂ē/∂δ‖² at δ = 0,   ē = mean_{i,k} exp(s_ik) over [z; z^c],   δ (D, D) added to W_I and to W_T
 
-All matrices begin as the identity, so that the classifier begins as zero-shot. A large λ2 collapses the model: R also
-falls when every cosine becomes negative, or W grows. The log shows R, which begins at about 0.2 on CLIP features.
+All matrices start as the identity, so the classifier starts as zero-shot. A large λ2 collapses the model: R also falls
+when every cosine becomes negative, or W grows. The log shows R, which starts at about 0.2 on CLIP features.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ class CroftClassifier(FrozenTextClassifier):
     def texts(self) -> torch.Tensor:
         return unit(mix(self.frozen_texts, self.text_map, self.method.text_ratio))
 
-    def forward(self, x: Inputs) -> Outputs:
-        features = self.adapt(x.need(Need.FEATURES))
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
+    def image_features(self, x: Inputs) -> torch.Tensor:
+        return self.adapt(x.need(Need.FEATURES))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Cosines of patches that are mapped as images are."""
@@ -100,7 +98,7 @@ class CroftClassifier(FrozenTextClassifier):
         }
 
     def generator_losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """Shifted features that keep their class and lie away from the images of it."""
+        """Shifted features that keep their class but are away from its images."""
         features, texts = outputs.features, outputs.texts
         if not self.method.as_released:
             features, texts = features.detach(), texts.detach()
@@ -197,7 +195,7 @@ def energy_gradients(
     ratio: float,
     text_ratio: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """∂ē/∂W_I and ∂ē/∂W_T (D, D) in closed form, so that R = ‖g_I + g_T‖² needs no double backward.
+    """∂ē/∂W_I and ∂ē/∂W_T (D, D) in closed form, so R = ‖g_I + g_T‖² needs no double backward.
 
     With y = r W_I z + (1−r) z, x alike for texts, E = exp s and primes for unit rows:
 

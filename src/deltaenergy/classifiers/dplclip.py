@@ -3,12 +3,12 @@
     c_e = mean_{i∈e} MLP(r z_i),   MLP: D → 512 → 512 → M·W, after each of the first two: dropout 0.1, then relu
     s_ik = z_i · t_k(c_{e(i)}),   L = CE(L · s, y)
 
-While it is trained, the mean goes over the batch's images of a domain, and each image is compared with the texts of
-its own domain. `serve` says which context is used afterwards:
+In training, the mean is over the batch's images of a domain, and each image is compared with the texts of its domain.
+`serve` sets the context used afterwards:
 
     train   the mean over the training images, domains weighted alike: stored, and then a coop classifier (default)
     image   each image's own MLP(r z)
-    batch   the mean over the batch, as released: an image's answer then depends on the others in its batch
+    batch   the mean over the batch, as released: results then depend on the batch
 
 The released input is the image feature before normalisation, whose length is about 10 for CLIP: r is `input_scale`.
 The released code joins the texts of all domains to E·K columns, and only the first domain's images find their class in
@@ -35,12 +35,12 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 
 HIDDEN = 512
 INITIAL_BIAS = 0.01
-# Images whose text features are computed together by serve=image; each brings K of them.
+# Images whose text features are computed together by serve=image; each has K of them.
 IMAGES_AT_ONCE = 16
 
 
 class DplClipClassifier(Classifier):
-    """Cosines with the texts of a context that a network makes of images."""
+    """Cosines with the texts of a context that a network computes from images."""
 
     method: DplClip
     takes_other_classes = True
@@ -63,14 +63,13 @@ class DplClipClassifier(Classifier):
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
         for weight in (self.w1, self.w2, self.w3):
             bound = (6 / (weight.shape[0] + weight.shape[1])) ** 0.5
-            # Drawn on the host, so that every device starts alike.
             weight.data.copy_((torch.rand(weight.shape, generator=generator) * 2 - 1) * bound)
         for bias in (self.b1, self.b2, self.b3):
             bias.data.fill_(INITIAL_BIAS)
         self._seen = data.mean_features(), data.domains
 
     def contexts(self, features: torch.Tensor) -> torch.Tensor:
-        """The network's answer to each image: (N, M, W)."""
+        """The network's output for each image: (N, M, W)."""
         x = self.method.input_scale * features.to(self.w1)
         for weight, bias in ((self.w1, self.b1), (self.w2, self.b2)):
             x = x @ weight.T + bias
@@ -80,25 +79,25 @@ class DplClipClassifier(Classifier):
         return (x @ self.w3.T + self.b3).view(-1, *self.context.shape)
 
     def domain_contexts(self, features: torch.Tensor, domains: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean context of each domain that occurs (E, M, W), and which of them is each image's (N,)."""
+        """The mean context of each domain that occurs (E, M, W), and each image's domain (N,)."""
         contexts = self.contexts(features)
         present, own = torch.unique(domains, return_inverse=True)
         return torch.stack([contexts[own == e].mean(dim=0) for e in range(len(present))]), own
 
     def texts(self) -> torch.Tensor:
-        """The text features of the training images' context, which is computed as long as they are at hand."""
+        """The text features of the training images' context, computed while these are available."""
         if self._seen is not None:
             with torch.no_grad():
                 self.context.copy_(self.domain_contexts(*self._seen)[0].mean(dim=0))
         return self.prompts(self.context)
 
     def end_stage(self) -> None:
-        """Keep the context of the training images, and no longer the images."""
+        """Keep the context of the training images, and drop the images."""
         self.eval()
         self._seen = None
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines with the texts of the image's domain, or of what `serve` says."""
+        """Cosines with the texts of the image's domain, or as `serve` says."""
         features = x.need(Need.FEATURES)
         if self.training:
             return self._train_step(features, x.need(Need.DOMAINS))
@@ -143,5 +142,5 @@ class DplClip(Method):
 
     @property
     def batch_dependent(self) -> bool:
-        """Only the released way to serve looks at a whole batch."""
+        """Only serve=batch depends on the batch."""
         return self.serve == "batch"

@@ -4,12 +4,12 @@
     E0 = −lse(s/τ'),   E2 = −lse(s'/τ'),   s'_k = (z ⊙ m) · t_k
 
 m keeps the ⌈pD⌉ largest entries of z ⊙ h1, where h1 is the text feature of the predicted class under the current
-prompts; no gradient flows through m, and the masked feature is not normalised again. The exponential is taken of the
-batch mean.
+prompts; no gradient flows through m, and the masked feature is not normalised again. The exponential is of the batch
+mean.
 
 The paper's text divides by τ' = 0.01 and its proofs by nothing (τ' = 1). At 0.01 masking raises the predicted class's
-cosine so much that e^L is about 1e-4 on CLIP features: the term has all but vanished. The default is therefore 1, and
-a warning tells when e^L falls below 1e-4.
+cosine so much that e^L is about 1e-4 on CLIP features: the term nearly vanishes. The default is therefore 1, and there
+is a warning if e^L falls below 1e-4.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ebm(Term):
     """λ0 is `weight`, p the kept fraction, τ' is `loss_tau`."""
 
     name = "ebm"
-    summary = "raises the lower bound of ΔEnergy on masked features; alone it stands for coop+ebm"
+    summary = "raises the lower bound of ΔEnergy on masked features; ebm means coop+ebm"
     formula = "+ λ0·exp(mean_i[lse(z·t/τ') − lse((z⊙m)·t/τ')]), m = top ⌈pD⌉ of z⊙h1"
     paper = "ΔEnergy, NeurIPS 2025"
     usual_method = "coop"
@@ -49,13 +49,13 @@ class Ebm(Term):
         return self.weight * exponential, {"e^L": float(exponential.detach())}
 
     def warning(self, logged: Mapping[str, float]) -> str | None:
-        """Say so when the term no longer teaches anything."""
+        """Warn if the term has vanished."""
         value = logged.get("e^L", math.nan)
         if not value < VANISHED:
             return None
         return (
-            f"The EBM term has vanished (e^L = {value:.1e}): training goes on almost as without it. "
-            f"Use a larger loss_tau than {self.loss_tau:g}, such as ebm(loss_tau=1)."
+            f"The EBM term has vanished (e^L = {value:.1e}): it has almost no effect. Use a larger loss_tau than "
+            f"{self.loss_tau:g}, such as ebm(loss_tau=1)."
         )
 
 
@@ -76,7 +76,7 @@ def keep_mask(outputs: Outputs, p: float) -> torch.Tensor:
         else:
             nearest = outputs.texts[predicted]
         product = outputs.features * nearest
-        # p·D is rounded first, so that 0.6 · 5 keeps 3 entries although it is 3.0000000000000004 to the machine.
+        # p·D is rounded first, so 0.6 · 5 keeps 3 entries although it is 3.0000000000000004 in floating point.
         kept = math.ceil(round(p * product.shape[1], 9))
         return torch.zeros_like(product).scatter(1, product.topk(kept, dim=1).indices, 1.0)
 

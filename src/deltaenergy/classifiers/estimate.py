@@ -1,4 +1,4 @@
-"""What a training will take, told before it begins: memory that the machine may not have, and work that takes days."""
+"""Estimate the cost of a training before it starts: too much memory, or work that takes days."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 
 from deltaenergy.errors import InputError
 
-# What a few cores do in a second, in floating-point operations, and the hours from which on a run is called long.
+# Floating-point operations per second of a few cores, and the hours from which a run counts as long.
 CPU_SPEED = 1e11
 LONG_HOURS = 3.0
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a method expects of its training.
+    """The expected cost of a training.
 
     Attributes:
-        memory: bytes by what they are for, such as {"activations": …}.
+        memory: bytes by use, such as {"activations": …}.
         step: what one step runs, in words.
-        operations: floating-point operations of the whole training; 0 if nobody has counted.
-        instead: what to do where it is too much.
+        operations: floating-point operations of the whole training; 0 if unknown.
+        instead: the remedy if it is too much.
     """
 
     memory: Mapping[str, int]
@@ -33,7 +33,7 @@ class CostEstimate:
     instead: str
 
     def refuse_beyond_memory(self, method: str, device: torch.device) -> None:
-        """Raise `InputError` if the training does not fit into the memory there is."""
+        """Raise `InputError` if the training does not fit into memory."""
         needed, there = sum(self.memory.values()), memory_of(device)
         if needed > there:
             parts = ", ".join(f"{size / 2**30:,.1f} GB for {what}" for what, size in self.memory.items())
@@ -43,7 +43,7 @@ class CostEstimate:
             )
 
     def warn_if_long(self, method: str, device: torch.device) -> None:
-        """Warn if the training will take long on a processor."""
+        """Warn if the training will take long on a CPU."""
         hours = self.operations / CPU_SPEED / 3600
         if device.type != "cpu" or hours < LONG_HOURS:
             return
@@ -65,6 +65,6 @@ def memory_of(device: torch.device) -> int:
 def tower_operations(tokens: int, blocks: int, width: int, passes: int) -> float:
     """Operations of `tokens` through a transformer whose weights are frozen: 24 W² per token, block and pass.
 
-    Passes are the forward one, the backward one (to activations alone), and a further one if they are recomputed.
+    Passes are forward, backward (only to activations), and one more if activations are recomputed.
     """
     return 24.0 * width**2 * blocks * tokens * passes

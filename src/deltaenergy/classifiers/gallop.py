@@ -4,10 +4,10 @@
     l̄_km = mean of the k_m largest l_pkm over the patches, for each class and prompt,   k = 5, 10, 15, 20
     L = CE(L · mean of the kept g_km) + mean_m CE(L · l̄_km),   s = ½ (mean_m g + mean_m l̄)
 
-t^g and t^l are texts of four learned contexts each, begun as words; V, begun as the identity, turns patch states x_p
-before the model's own projection (`projection=hidden`), or unit patch features (`feature`, the only way for a tower
-that is no vision transformer). In training each image sees one global prompt, drawn anew (prompt dropout); prompts
-begin equal, and only dropout and k part them. The score is `gallop`.
+t^g and t^l are texts of four learned contexts each, initialised as words; V, initialised as the identity, maps patch
+states x_p before the model's projection (`projection=hidden`), or unit patch features (`feature`, the only option for a
+tower that is not a vision transformer). In training each image uses one global prompt, drawn each time (prompt
+dropout); prompts start equal, and only dropout and k make them differ. The score is `gallop`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -28,9 +28,6 @@ from deltaenergy.core.specs import Count, Share, Words
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.text import unit
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @dataclass(frozen=True)
@@ -68,26 +65,22 @@ class GallopClassifier(Classifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """All prompts begin as the same words, V as the identity."""
+        """All prompts start as the same words, V as the identity."""
         for contexts in (self.global_contexts, self.local_contexts):
             contexts.data.copy_(initial_context(self.tower, tuple(contexts.shape), self.method.context_init, generator))
         self.patch_map.data.copy_(torch.eye(len(self.patch_map)))
 
     def texts(self) -> torch.Tensor:
-        """The direction of the mean global text, for what wants one text per class."""
+        """The direction of the mean global text, for code that needs one text per class."""
         return unit(self.prompts.each(self.global_contexts).mean(dim=0))
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute all texts once."""
-        super().train(mode)
-        if not mode:
-            with torch.no_grad():
-                self.global_features = self.prompts.each(self.global_contexts)
-                self.local_features = self.prompts.each(self.local_contexts)
-        return self
+    def keep_texts(self) -> None:
+        super().keep_texts()
+        self.global_features = self.prompts.each(self.global_contexts)
+        self.local_features = self.prompts.each(self.local_contexts)
 
     def build_derived(self) -> None:
-        """V on patch states is a part of the image tower: the model that has it is another than the bare one."""
+        """V on patch states is part of the image tower, so the model differs from the plain one."""
         if self.hidden is not None:
             digest = hashlib.blake2b(self.patch_map.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()
             mapped = self.hidden.with_patch_map(self.patch_map.detach().clone())
@@ -102,7 +95,7 @@ class GallopClassifier(Classifier):
         if self.hidden is not None:
             return self.hidden.project(states @ self.patch_map.T)
         vision = require_towers(self.base_model, self.method.name).vision
-        # Of a tower without patch states the states are its patch features.
+        # Without patch states, the states are the patch features.
         return unit((states if vision is None else vision.project(states)) @ self.patch_map.T)
 
     def forward(self, x: Inputs) -> Outputs:
@@ -142,7 +135,7 @@ def top_mean(similarities: torch.Tensor, k: int) -> torch.Tensor:
 @register_method
 @dataclass(frozen=True)
 class Gallop(Method):
-    """One global and one local prompt for each entry of `top_k`; a share `dropout` of the global ones is left out."""
+    """One global and one local prompt for each entry of `top_k`; a share `dropout` of the global prompts is dropped."""
 
     name = "gallop"
     summary = "several prompts for the whole image and several for its best patches"
@@ -151,7 +144,7 @@ class Gallop(Method):
     tested_with = "gallop"
     classifier = GallopClassifier
     needs_to_train = frozenset({Need.FEATURES, Need.STATES})
-    # Patches of the frozen model have not passed V.
+    # Patches of the frozen model are without V.
     needs_to_validate = needs_to_train
     recipe: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "warmup_epochs": 0}
     top_k: tuple[Count, ...] = (5, 10, 15, 20)

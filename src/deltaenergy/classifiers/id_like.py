@@ -7,20 +7,19 @@
 with p_in = Σ_{k≤K} p_k.
 
 Of the random crops of an image, the 32 most similar to `a photo of a {label}.` are ID crops and the 32 least similar
-are outliers; p is the softmax of L times the cosines with all K + 100 texts. A step sees all crops of one image. The
+are outliers; p is the softmax of L times the cosines with all K + 100 texts. A step uses all crops of one image. The
 middle term is unbounded below, and its gradient never vanishes; `outlier_loss=nll` is −log p_out instead.
 
-Crops are drawn and selected once and serve every epoch; the released code draws 256 new ones per image and epoch,
-which is 1.6 million tower runs an epoch for 400 classes with 16 shots. They are resized as every other view is, with
-bicubic interpolation, which CLIP was trained with; the released code leaves torchvision's bilinear default in place.
-The score is `id-like`.
+Crops are drawn and selected once for all epochs; the released code draws 256 new crops per image and epoch, which is
+1.6 million tower runs per epoch for 400 classes with 16 shots. They are resized with bicubic interpolation, as CLIP was
+trained; the released code uses torchvision's bilinear default. The score is `id-like`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -28,7 +27,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.core.needs import Need
@@ -38,12 +37,9 @@ from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
 
-if TYPE_CHECKING:
-    from typing import Self
-
 
 class IdLikeClassifier(Classifier):
-    """Cosines with the class texts, and beside them those with the outlier texts."""
+    """Cosines with the class texts and with the outlier texts."""
 
     method: IdLike
     own_score = "id-like"
@@ -54,7 +50,7 @@ class IdLikeClassifier(Classifier):
         super().__init__(model, classes, method)
         self.tower = tower = require_text(model, method.name)
         self.prompts = LearnedPrompts(tower, self.classes, method.context_length)
-        self.outlier_prompts = LearnedPrompts.for_embeddings(tower, max(1, method.outliers), method.context_length)
+        self.outlier_prompts = LearnedPrompts(tower, max(1, method.outliers), method.context_length)
         self.context = nn.Parameter(torch.zeros(method.context_length, tower.width))
         self.outlier_context = nn.Parameter(torch.zeros(method.context_length, tower.width))
         self.words = nn.Parameter(torch.zeros(method.outliers, 1, tower.width))
@@ -65,12 +61,10 @@ class IdLikeClassifier(Classifier):
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
-        for parameter in (self.context, self.outlier_context, self.words):
-            # Drawn on the host, so that every device starts alike.
-            parameter.data.copy_(INITIAL_DEVIATION * torch.randn(parameter.shape, generator=generator))
+        set_normal(generator, self.context, self.outlier_context, self.words)
         views = getattr(data, "features", None)
         if views is None:
-            raise InputError("id-like selects crops before it is trained: live views cannot serve it. Leave views out.")
+            raise InputError("id-like selects crops before training, so it cannot use live views. Remove views.")
         named = class_features(self.model, self.classes, [DEFAULT_TEMPLATE])[data.labels].to(views.device)
         self._known, self._strange = select_crops(views, named, self.method.selected)
 
@@ -83,13 +77,9 @@ class IdLikeClassifier(Classifier):
             return self.outlier_features
         return self.outlier_prompts(self.outlier_context, names=self.words)
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the outlier texts too."""
-        super().train(mode)
-        if not mode:
-            with torch.no_grad():
-                self.outlier_features = self.outliers()
-        return self
+    def keep_texts(self) -> None:
+        super().keep_texts()
+        self.outlier_features = self.outliers()
 
     def forward(self, x: Inputs) -> Outputs:
         z = x.need(Need.FEATURES)
@@ -119,8 +109,8 @@ def select_crops(views: torch.Tensor, named: torch.Tensor, count: int) -> tuple[
     """Of crops (N, V, D) the `count` most and the `count` least similar to each image's text (N, D): (N, count, D)."""
     if views.shape[1] < 2 * count:
         raise InputError(
-            f"id-like selects {count} ID crops and {count} outliers of each image, and there are {views.shape[1]}: "
-            f"use at least {2 * count} crops, or a smaller `selected`."
+            f"id-like selects {count} ID crops and {count} outliers per image, and there are {views.shape[1]}: use at "
+            f"least {2 * count} crops, or a smaller `selected`."
         )
     order = torch.einsum("nvd,nd->nv", views, named).argsort(dim=1, descending=True)
 
@@ -131,7 +121,7 @@ def select_crops(views: torch.Tensor, named: torch.Tensor, count: int) -> tuple[
 
 
 def mean_likeness(texts: torch.Tensor) -> torch.Tensor:
-    """mean_{p<q} relu(cos) of unit texts (n, D): one product instead of a loop over pairs; 0 for a single one."""
+    """mean_{p<q} relu(cos) of unit texts (n, D): one product instead of a loop over pairs; 0 for a single text."""
     count = len(texts)
     if count < 2:
         return texts.new_zeros(())
@@ -176,15 +166,15 @@ class IdLike(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the crops: each is run through the frozen image tower once, and its feature is kept."""
+        """The cost of the crops: each is encoded once, and its feature is kept."""
         crops, vision = images * self.crops, getattr(model, "vision", None)
         operations = 0.0
         if vision is not None:
             operations = tower_operations(crops * (1 + vision.patch_count), vision.blocks, vision.width, 1)
         return CostEstimate(
-            # The selected ones are copied out of all.
+            # The selected crops are copied.
             {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
-            f"{2 * self.selected} crops of an image after {crops:,} were run through the image tower",
+            f"{2 * self.selected} crops of an image after {crops:,} were run through the image encoder",
             operations,
             "Use fewer crops, id-like(crops=64,selected=8), fewer shots or a GPU.",
         )

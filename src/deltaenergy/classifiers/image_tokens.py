@@ -1,24 +1,25 @@
-"""What methods share that learn deep contexts in the text tower and tokens in the image tower.
+"""Shared by methods that learn deep contexts in the text tower and tokens in the image tower.
 
     t_k = text([start] v_1 … v_M [words] [name_k] . [end]),   z = image(x, p),   s_k = z · t_k
 
 Before each of the first J blocks the states at the context's places are replaced by that block's vectors v, and the
-image tower's last states by its tokens p; later blocks let both flow. The towers themselves are frozen. In use, images
-are encoded by a model of the classifier's own, with the learned tokens in it and a fingerprint that tells.
+image tower's last states by its tokens p; later blocks let both flow. The towers are frozen. In evaluation, images are
+encoded by the classifier's own model, which has the learned tokens and its own fingerprint.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import CountOrZero
 from deltaenergy.errors import InputError
@@ -27,13 +28,12 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.vision import VisionTower
 from deltaenergy.training.recipe import Recipe
 
-# The context begins as the first of these words; what is left of them stays between context and name.
+# The context starts as the first of these words; the rest stays between context and name.
 WORDS = ("a", "photo", "of", "a")
 PAPER_DEPTH = 9
-INITIAL_DEVIATION = 0.02
 
 
-class TokenClassifier(Classifier):
+class TokenClassifier(Classifier, ABC):
     """Cosines of prompted image features with the texts of deep contexts."""
 
     method: TokenMethod
@@ -55,28 +55,22 @@ class TokenClassifier(Classifier):
     def start_contexts(self, generator: torch.Generator) -> None:
         """The first context as words, the deeper ones ~ N(0, 0.02²)."""
         (ids,) = self.tower.words([" ".join(WORDS[: self.method.context_length])])
-        # One token a word, unless the tokenizer spells short words out.
+        # One token per word, unless the tokenizer splits short words.
         self.context.data.copy_(self.tower.embed(ids[: self.method.context_length]))
-        # Drawn on the host, so that every device starts alike.
-        self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
+        set_normal(generator, self.deep)
 
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context, deep=self.deep)
 
     def image_features(self, x: Inputs) -> torch.Tensor:
-        """Prompted unit features: as they were given in use, else from pixels."""
+        """Prompted unit features: as given in evaluation, else from pixels."""
         tokens = self.image_tokens()
         if tokens is None or (x.features is not None and not self.training):
             return x.need(Need.FEATURES)
         return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
 
-    def forward(self, x: Inputs) -> Outputs:
-        features = self.image_features(x)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
-
     def build_derived(self) -> None:
-        """The model that encodes images as they were learned from."""
+        """The model with the learned tokens."""
         tokens = self.image_tokens()
         if tokens is not None:
             self.model = require_towers(self.base_model, self.method.name).with_vision_prompts(tokens)
@@ -86,7 +80,7 @@ class TokenClassifier(Classifier):
 class TokenMethod(Method):
     """Base of the methods that learn in both towers.
 
-    `depth` is J; 0 stands for the papers' 9, but at most as many as the towers have blocks.
+    `depth` is J; 0 means the papers' 9, or the number of blocks if that is smaller.
     """
 
     takes_terms = True
@@ -120,7 +114,7 @@ class TokenMethod(Method):
         tower, fewest = min(blocks.items(), key=lambda one: one[1])
         if self.depth > fewest:
             raise InputError(
-                f"{self.name}: depth {self.depth} is more than the {fewest} blocks of the {tower} tower of "
+                f"{self.name}: depth {self.depth} is more than the {fewest} blocks of the {tower} encoder of "
                 f"{model.name!r}. Use a depth of at most {fewest}."
             )
         return self.depth or min(PAPER_DEPTH, fewest)
@@ -128,7 +122,7 @@ class TokenMethod(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the prompted image tower, which is the most of it; the towers must have blocks enough."""
+        """The cost of the prompted image tower, which dominates; the towers must have enough blocks."""
         self.depth_on(model)
         if not self.tokens_of_image:
             return None
@@ -138,7 +132,7 @@ class TokenMethod(Method):
 def image_tower_estimate(
     vision: VisionTower, tokens: int, runs: int, images: int, recipes: Sequence[Recipe]
 ) -> CostEstimate:
-    """What it takes to train through the image tower, run so often for each image with so many learned tokens."""
+    """The cost to train through the image tower, by runs per image and learned tokens."""
     batch = min(images, max(recipe.batch_size for recipe in recipes))
     kept = vision.kept_bytes(batch, tokens)
     seen = images * (1 + vision.patch_count + tokens) * sum(recipe.epochs for recipe in recipes)

@@ -53,7 +53,7 @@ class LoCoOpClassifier(PromptClassifier):
 @register_method
 @dataclass(frozen=True)
 class LoCoOp(PromptMethod):
-    """λ is `weight`. `top_k` 0 stands for the paper's 200, but at most half of the classes."""
+    """λ is `weight`. `top_k` 0 means the paper's 200, or half of the classes if that is smaller."""
 
     name = "locoop"
     summary = "coop that pushes background patches away from all classes"

@@ -4,12 +4,12 @@
 
 w (K, D) and α (K) are found by block coordinate descent over all images at once, with steps that majorisation gives
 (no learning rate is chosen): in each of 300 rounds w moves, with momentum 0.9, by N·4/λ_max(ZᵀZ) times the gradient,
-and in every tenth α by N/(4 max_k Σ_i (z_i·t_k)²) times its own. w begins at the sum of its class's features, and every
+and in every tenth α by N/(4 max_k Σ_i (z_i·t_k)²) times its own. w starts at the sum of its class's features, and every
 α at 250 times the mean over classes of the mean cosine of their images with their text.
 
-As in the authors' code but for four things. It has a bias that begins at random and is trained; here there is none. It
-sees one random view of each image; here the test view. It keeps the best round on validation; here the last one. It
-never clears the gradient of α, which sums over all rounds so far; here it is that of the round in which α moves.
+As in the authors' code, with four differences. It has a trained bias with a random start; here there is none. It uses
+one random view of each image; here the test view. It keeps the best round on validation; here the last round. It never
+clears the gradient of α, which sums over all rounds; here it is that of the current round.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LpPlusPlus(FrozenTextMethod):
     """`rounds` of the descent."""
 
     name = "lp++"
-    summary = "a linear probe blended with the class texts by a learned share of each class; needs no text tower"
+    summary = "a linear probe blended with the class texts by a learned share per class; needs no text encoder"
     formula = "CE(z·(w_k + α_k t_k), y), s = z·(w_k + α_k t_k)/L"
     paper = "Huang et al., CVPR 2024"
     classifier = LpPlusPlusClassifier
@@ -82,7 +82,7 @@ class LpPlusPlus(FrozenTextMethod):
 def solve(
     features: torch.Tensor, labels: torch.Tensor, texts: torch.Tensor, rounds: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The class weights w (K, D) and shares α (K,) after so many rounds, in double precision."""
+    """The class weights w (K, D) and shares α (K,) after all rounds, in double precision."""
     z, count = features.double(), len(labels)
     targets = nn.functional.one_hot(labels, len(texts)).to(z)
     cosines = z @ texts.double().T

@@ -1,22 +1,22 @@
-"""LSN: beside each class's text, texts of what it is not (Nie et al., ICLR 2024).
+"""LSN: for each class, also texts of what it is not (Nie et al., ICLR 2024).
 
-    positives   a coop or cocoop classifier, trained first and then left alone: s_k = z·t_k
-    negatives   n_mk = text([start] v_mk1 … v_mkM [name_k] . [end]), a context of their own for every class, m = 1..3
+    positives   a coop or cocoop classifier, trained first and then frozen: s_k = z·t_k
+    negatives   n_mk = text([start] v_mk1 … v_mkM [name_k] . [end]), with a context per class, m = 1..3
     L = Σ_m [ CE(20 (1 − z·n_m), y) + λ mean_k mean_{m'≠m} cos(n_mk, sg n_m'k) ]
 
 An image must be farther from its own class's negative than from any other's, and the negatives of a class stay apart.
-The score is that of `deltaenergy.scores.lsn`. Training sees the test view alone.
+The score is that of `deltaenergy.scores.lsn`. Training uses only the test view.
 
-The released code (`as_released`) takes a softmax before the cross-entropy, which then cannot fall below
-log(1 + (K − 1)/e) and teaches about a tenth as much. No prefix is shared: each step runs 3·K whole prompts, whatever
-the batch, so batches are large.
+The released code (`as_released`) takes a softmax before the cross-entropy, which then cannot fall below log(1 + (K −
+1)/e) and has about a tenth of the gradient. No prefix is shared: each step runs 3·K whole prompts, whatever the batch,
+so batches are large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -24,15 +24,12 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, NonNegative
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Recipe, Stage
-
-if TYPE_CHECKING:
-    from typing import Self
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 # The factor on 1 − cos in the loss.
@@ -57,29 +54,26 @@ class LsnClassifier(Classifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """The positives as their method begins, and random negatives."""
+        """The initial positives, and random negatives."""
         self.positives.initialise(data, generator)
-        # Drawn on the host, so that every device starts alike.
-        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+        set_normal(generator, self.contexts)
 
     def texts(self) -> torch.Tensor:
-        """Those of the positives; a copy, since a file holds no tensor twice."""
+        """The texts of the positives; a copy, because a file has no tensor twice."""
         return self.positives.text_features.clone()
 
     def negative_texts(self) -> torch.Tensor:
         """The negatives (3, K, D) under the present contexts, with gradients."""
         return torch.stack([self.prompts(context) for context in self.contexts])
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the negatives; not while validation asks, which looks at the positives alone."""
-        super().train(mode)
-        if not mode and not self.phase:
-            with torch.no_grad():
-                self.negative_features = self.negative_texts()
-        return self
+    def keep_texts(self) -> None:
+        """Not the negatives for validation, which uses only the positives."""
+        super().keep_texts()
+        if not self.phase:
+            self.negative_features = self.negative_texts()
 
     def end_stage(self) -> None:
-        """Keep the texts of the positives, which have been learned once the first stage is over."""
+        """After the first stage, keep the learned texts of the positives."""
         self.positives.eval()
         self.text_features = self.texts()
 
@@ -89,7 +83,7 @@ class LsnClassifier(Classifier):
         if self.training and self.phase == POSITIVES:
             return self.positives(x)
         if self.training:
-            # Learned texts need not be run again; cocoop's are those of the neutral image then, for the log alone.
+            # Learned texts need not be run again; cocoop's are those of the neutral image then, only for the log.
             positive = Outputs(features @ self.text_features.T, features, self.text_features)
             negatives = self.negative_texts()
         else:
@@ -98,7 +92,7 @@ class LsnClassifier(Classifier):
         return Outputs(positive.similarities, positive.features, positive.texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
+        """Cross-entropy of the positives; later, cross-entropy of the negatives and the term that separates them."""
         if outputs.negative_texts is None:
             return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}
         assert outputs.negatives is not None
@@ -116,17 +110,17 @@ class LsnClassifier(Classifier):
 @dataclass(frozen=True)
 class Lsn(Method):
     """`positives` is coop or cocoop; λ is `weight`. `orthogonality` is cos, or abs for |cos|, which drives negatives to
-    a right angle and not beyond; with a `weight` of 0.1 it is said to be the paper's.
+    a right angle; the paper is said to use it with a `weight` of 0.1.
     """
 
     name = "lsn"
-    summary = "texts of what each class is not, beside those of a coop or cocoop classifier"
+    summary = "texts of what each class is not, added to a coop or cocoop classifier"
     formula = "Σ_m CE(20(1 − z·n_m), y) + λ mean cos(n_mk, n_m'k)"
     paper = "Nie et al., ICLR 2024"
     tested_with = "lsn"
     classifier = LsnClassifier
     augments = False
-    # Accuracy is the positives', so a search cannot tell the weights apart: the first is kept, which is the default.
+    # Accuracy depends only on the positives, so a search cannot choose the weight: the first, the default, is kept.
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (1.0, 0.1)}
     positives: Literal["coop", "cocoop"] = "coop"
     negatives: Count = 3
@@ -150,12 +144,12 @@ class Lsn(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the negatives, which are the most of it."""
+        """The cost of the negatives, which dominate."""
         prompts, recipe = self.prompts(model, classes), recipes[1]
         tower, tokens = prompts.tower, self.negatives * prompts.tokens()
         parameters = self.negatives * len(classes) * self.context_length * tower.width
         batch = min(images, recipe.batch_size)
-        # Where activations are recomputed, those of one chunk are kept at a time, else those of all negatives.
+        # If activations are recomputed, those of one chunk are kept at a time, else those of all negatives.
         activations = prompts.activation_bytes() * (1 if prompts.recomputes() else self.negatives)
         # Similarities, logits, their softmax and gradients.
         compared = 4 * 4 * batch * self.negatives * len(classes)

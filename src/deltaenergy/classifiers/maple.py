@@ -4,7 +4,7 @@
     t_k = text([start] v_0 "of a" [name_k] . [end]; v_1 … v_{J−1}),   L = CE(L · z(p)·t_k(v), y)
 
 v_b are the two context vectors of block b, A_b is a learned linear map from the text tower's width to the image
-tower's, so that both towers are led by the same vectors. The context begins as "a photo"; "of a" stays as it is.
+tower's, so the same vectors control both towers. The context starts as "a photo"; "of a" is fixed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MapleClassifier(TokenClassifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """Contexts, and maps as torch's Linear begins: one for the first block, one copied for all others."""
+        """Contexts, and maps initialised as torch's Linear: one for the first block, one copied for all others."""
         self.start_contexts(generator)
         _, height, width = self.maps.shape
         for blocks in (slice(0, 1), slice(1, None)):
@@ -55,7 +55,7 @@ class Maple(TokenMethod):
     """`tokens` is the number of context vectors, and so of image tokens, in each block."""
 
     name = "maple"
-    summary = "deep contexts in the text tower, and image tokens made from them"
+    summary = "deep contexts in the text encoder, and image tokens made from them"
     formula = "CE(L·z(p)·t_k(v), y), p_b = A_b v_b + a_b in the first J blocks"
     paper = "Khattak et al., CVPR 2023"
     classifier = MapleClassifier

@@ -1,7 +1,7 @@
 """Tuning methods by name: `make_method("coop(context_length=4)+ebm(p=0.5)")`.
 
 A method builds a Classifier. A loss term, such as EBM, attaches to any method whose similarities are z · t; its name
-alone stands for the term on its usual method (`ebm` is `coop+ebm`).
+without a method means its usual method (`ebm` is `coop+ebm`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TrainViews(Protocol):
         """A unit feature per image (N, D): the direction of the mean over its views."""
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        """Whether batches bring all of that."""
+        """Whether batches have all of that."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class TuningPart(Settings):
 
     # What `search` tries on validation images, by hyper-parameter.
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    # The score that the paper tests it with; a term's goes before its method's.
+    # The score in its paper; a term's has priority over its method's.
     tested_with: ClassVar[str] = ""
-    # Parameters that were given: a search leaves them as they are.
+    # Parameters that were set: a search does not change them.
     fixed: frozenset[str] = field(default=frozenset(), kw_only=True, compare=False, metadata={"spec": False})
     # What a search tries instead of `grid_for`: every combination of each of these grids.
     grids: tuple[Mapping[str, Sequence[Any]], ...] | None = field(
@@ -61,11 +61,11 @@ class TuningPart(Settings):
     )
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
-        """What `search` tries for so many classes."""
+        """What `search` tries, by the number of classes."""
         return self.grid
 
     def choices(self, classes: int) -> list[dict[str, Any]]:
-        """The changes that a search tries, without doubles; one of them is empty if there is nothing to search."""
+        """The changes that a search tries, without duplicates; a single empty one if there is nothing to search."""
         found: list[dict[str, Any]] = []
         for grid in self.grids if self.grids is not None else (self.grid_for(classes),):
             axes = {name: values for name, values in grid.items() if name not in self.fixed}
@@ -81,34 +81,34 @@ class Term(TuningPart):
     """A loss term that attaches to methods whose similarities are z · t."""
 
     kind = "loss term"
-    # The method that the term's name alone stands for, with the term attached.
+    # The method behind the term's name, with the term attached.
     usual_method: ClassVar[str]
 
     @abstractmethod
     def __call__(self, outputs: Outputs, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, float]]:
-        """The weighted term, and what is to be logged of it; `batch.frozen` holds the frozen model's features."""
+        """The weighted term, and values to log; `batch.frozen` has the frozen model's features."""
 
     def warning(self, logged: Mapping[str, float]) -> str | None:
-        """What the user should hear after an epoch with these values, if anything."""
+        """A warning after an epoch with these values, if any."""
         return None
 
 
 @dataclass(frozen=True)
 class Method(TuningPart):
-    """A way to tune, with the terms that are attached to it: settings from which a classifier is built."""
+    """A tuning method with its terms: settings from which a classifier is built."""
 
     kind = "tuning method"
     tested_with = "mcm"
     classifier: ClassVar[type[Classifier]]
-    # Fields of `Recipe` in which the method's paper departs from the common recipe.
+    # Fields of `Recipe` in which the method's paper differs from the common recipe.
     recipe: ClassVar[Mapping[str, Any]] = {}
-    # Whether it learns from random views of the training images; else it sees their test view.
+    # Whether it learns from random views of the training images, or from their test view.
     augments: ClassVar[bool] = True
-    # Whether similarities are z · t, so that terms can mask z.
+    # Whether similarities are z · t, so terms can mask z.
     takes_terms: ClassVar[bool] = False
-    # A method without training is whole as built.
+    # A method without training is ready once built.
     trains: ClassVar[bool] = True
-    # Whether its training runs no tower, so that it can be tuned again and again to see how well it does.
+    # Whether it trains without an encoder, so it can be tuned repeatedly to measure it.
     quick: ClassVar[bool] = False
     # Whether it is one of the tuning methods that `list_methods` names.
     listed: ClassVar[bool] = True
@@ -121,9 +121,9 @@ class Method(TuningPart):
 
     @property
     def needs_to_validate(self) -> frozenset[Need]:
-        """What it needs of validation images as the frozen model sees them: what its classifier predicts from.
+        """What it needs of validation images from the frozen model, to predict.
 
-        A method that changes the image encoder as it trains asks for what comes before the change.
+        A method that changes the image encoder needs the input of the changed part.
         """
         return self.classifier.needs_to_predict
 
@@ -135,25 +135,25 @@ class Method(TuningPart):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """What training on so many images will take, for methods that can be too much for a machine.
+        """The cost of training on this many images, for methods that may exceed a machine.
 
-        It is asked before any image is read, and raises `InputError` for a model that cannot be tuned so; `recipes` are
-        those of the stages.
+        Called before any image is read; raises `InputError` for a model that cannot be tuned; `recipes` are those of
+        the stages.
         """
         return None
 
     def views_of(self, asked: int | str) -> int | str:
-        """The views of the training images that it learns from, where `asked` were asked for."""
+        """The views that it learns from if `asked` were requested."""
         return asked if self.augments else "test"
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether an image's answer depends on the others of its batch; reports say so."""
+        """Whether an image's result depends on the others of its batch; shown in reports."""
         return False
 
     @property
     def usual_score(self) -> str:
-        """The score with which the paper tests it."""
+        """The score in its paper."""
         return next((term.tested_with for term in self.terms if term.tested_with), self.tested_with)
 
     @property
@@ -162,7 +162,7 @@ class Method(TuningPart):
         return "+".join([super().spec, *(term.spec for term in self.terms)])
 
     def build_empty(self, model: Model, classes: Sequence[str]) -> Classifier:
-        """The classifier before any parameter has its value: what a saved state is put into."""
+        """The classifier without parameter values, to load a saved state into."""
         return self.classifier(model, classes, self)
 
     def build(self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator) -> Classifier:
@@ -172,7 +172,7 @@ class Method(TuningPart):
         return classifier.eval()
 
     def candidates(self, classes: int) -> Iterator[Method]:
-        """Every combination of what is to be searched of the method and its terms."""
+        """Every combination of the grids of the method and its terms."""
         for own, *others in itertools.product(*(part.choices(classes) for part in (self, *self.terms))):
             terms = tuple(dataclasses.replace(term, **change) for term, change in zip(self.terms, others))
             yield dataclasses.replace(self, terms=terms, **own)
@@ -184,19 +184,14 @@ METHODS: Registry[type[TuningPart]] = Registry(
 
 
 def register_method(cls: PartType) -> PartType:
-    """Class decorator: make a method or term known under its `name`."""
+    """Class decorator: register a method or term under its `name`."""
     METHODS.add(cls.name, cls)
     return cls
 
 
 def list_methods() -> list[str]:
-    """The names of all tuning methods, sorted; terms stand for their usual method."""
+    """The names of all tuning methods, sorted; terms mean their usual method."""
     return [name for name, cls in METHODS.items() if getattr(cls, "listed", True)]
-
-
-def get_method_class(name: str) -> type[TuningPart]:
-    """The method or term called `name`."""
-    return METHODS.get(name)
 
 
 def make_method(spec: str | Method) -> Method:
@@ -212,14 +207,14 @@ def make_method(spec: str | Method) -> Method:
         parts.insert(0, _part(Named(parts[0].usual_method, None, {})))
     method, *terms = parts
     if not isinstance(method, Method):
-        raise InputError(f"method {spec!r} must begin with a method or be a single term.")
+        raise InputError(f"method {spec!r} must start with a method or be a single term.")
     attached: list[Term] = []
     for term in terms:
         if not isinstance(term, Term):
             known = [name for name, cls in METHODS.items() if issubclass(cls, Term)]
             raise InputError(
-                f"method {spec!r}: {term.name!r} is a method of its own and cannot be attached. "
-                f"Terms: {', '.join(known)}."
+                f"method {spec!r}: {term.name!r} is a separate method and cannot be attached. Terms: "
+                f"{', '.join(known)}."
             )
         if not method.takes_terms:
             takers = [name for name, cls in METHODS.items() if issubclass(cls, Method) and cls.takes_terms]
@@ -234,18 +229,18 @@ def make_method(spec: str | Method) -> Method:
 
 
 def _part(named: Named) -> TuningPart:
-    """A method or term, which knows what of it was given."""
+    """A method or term, which records what was set."""
     cls = METHODS.get(named.name)
     part = build(cls, named)
     return dataclasses.replace(part, fixed=frozenset({*named.params, *cls.presets.get(named.preset or "", ())}))
 
 
 def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:
-    """Say that `method` works with one domain, and what that means."""
+    """Warn that `method` has only one domain, and what that means."""
     if len(data.domain_names) > 1:
         return
     warnings.warn(
         f"{method} learns from images of several domains, and these have one, {data.domain_names[0]!r}: {effect}. "
-        "If there are more, give folders DOMAIN/CLASS/ with `domains=True`, or a table with a domain column.",
+        "If there are more, pass folders DOMAIN/CLASS/ with `domains=True`, or a table with a domain column.",
         stacklevel=5,
     )

@@ -1,12 +1,12 @@
-"""NegPrompt: contexts that make of every class name what the class is not (Li et al., CVPR 2024).
+"""NegPrompt: contexts that turn every class name into what the class is not (Li et al., CVPR 2024).
 
-    positives   t_k = text([start] v [name_k] [end]), learned first, as in coop, and then left alone
+    positives   t_k = text([start] v [name_k] [end]), learned first, as in coop, and then frozen
     negatives   n_km = text([start] u_m [name_k] [end]), m = 1..2, contexts that all classes share
     L = mean_i [lse_j(L z_i·n_j) − mean_j L z_i·n_j] − 0.1 mean cos(n_km, t_k) + 0.05 mean_{m≠m'} cos(n_km, n_km')
 
 The first term is the cross-entropy to the uniform distribution over all 2K negatives: no image may prefer one. The
-second holds each negative near its class, the third holds the negatives of a class apart. Negatives begin as the
-learned positive with a little noise; without it they would stay equal for ever. The score is `negprompt`.
+second keeps each negative near its class, the third keeps the negatives of a class apart. Negatives start as the
+learned positive with a little noise; without it they would stay equal forever. The score is `negprompt`.
 
 `separation=ce` makes negatives wrong answers in the cross-entropy of all texts, and pushes them away from the class.
 `as_released` is the released default: a multi-label soft margin over the 3K texts with the label's three columns as
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -31,16 +31,13 @@ from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
 
-if TYPE_CHECKING:
-    from typing import Self
-
 POSITIVES, NEGATIVES = "positives", "negatives"
-# How far negatives begin from the positive they begin as.
+# Initial noise of the negatives.
 NOISE = 1e-5
 
 
 class NegPromptClassifier(Classifier):
-    """Cosines with the positives, and beside them those with the negatives."""
+    """Cosines with the positives and with the negatives."""
 
     method: NegPrompt
     own_score = "negprompt"
@@ -58,12 +55,12 @@ class NegPromptClassifier(Classifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """The positive begins as words; the negatives wait for it to be learned."""
+        """The positive starts as words; the negatives are set after it is learned."""
         shape = tuple(self.context.shape)
         self.context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))
 
     def end_stage(self) -> None:
-        """Let the negatives begin where the positive ended, each with noise of its own."""
+        """Start the negatives at the learned positive, each with its own noise."""
         if self.phase == POSITIVES:
             self.text_features = self.texts().detach()
             noise = torch.rand(self.negative_contexts.shape, generator=self.generator) * 2 - 1
@@ -77,13 +74,11 @@ class NegPromptClassifier(Classifier):
         """The negatives (n, K, D) under the present contexts, with gradients."""
         return self.prompts.each(self.negative_contexts)
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the negatives too; validation looks at the positives alone."""
-        super().train(mode)
-        if not mode and not self.phase:
-            with torch.no_grad():
-                self.negative_features = self.negative_texts()
-        return self
+    def keep_texts(self) -> None:
+        """Not the negatives for validation, which uses only the positives."""
+        super().keep_texts()
+        if not self.phase:
+            self.negative_features = self.negative_texts()
 
     def forward(self, x: Inputs) -> Outputs:
         """Cosines with the positives, and with the negatives once those are trained or used."""
@@ -91,13 +86,13 @@ class NegPromptClassifier(Classifier):
         if self.training and self.phase == POSITIVES:
             texts = self.texts()
             return Outputs(z @ texts.T, z, texts)
-        texts = self.text_features.to(z)  # learned already: they need not be run again
+        texts = self.text_features.to(z)  # already learned: they need not be run again
         negatives = self.negative_texts() if self.training else self.negative_features.to(z)
         compared = torch.einsum("nd,mkd->nmk", z, negatives)
         return Outputs(z @ texts.T, z, texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """Cross-entropy of the positives; later, what the negatives are taught."""
+        """Cross-entropy of the positives; later, the loss of the negatives."""
         if outputs.negative_texts is None:
             return super().losses(outputs, batch)
         assert outputs.negatives is not None
@@ -122,12 +117,12 @@ class NegPromptClassifier(Classifier):
 
 
 def to_uniform(logits: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of softmax(logits) (N, J) to the uniform distribution: at least log J, there if all are equal."""
+    """Cross-entropy of softmax(logits) (N, J) to the uniform distribution: at least log J, reached if all are equal."""
     return (torch.logsumexp(logits, dim=1) - logits.mean(dim=1)).mean()
 
 
 def likeness(negatives: torch.Tensor) -> torch.Tensor:
-    """mean_k mean_{m≠m'} cos(n_km, n_km') of unit texts (n, K, D); 0 for a single one."""
+    """mean_k mean_{m≠m'} cos(n_km, n_km') of unit texts (n, K, D); 0 for a single negative."""
     count = len(negatives)
     if count == 1:
         return negatives.new_zeros(())
@@ -141,7 +136,7 @@ class NegPrompt(Method):
     """`near` and `apart` weigh the second and third term; stage 1 has 100 epochs, stage 2 has 10."""
 
     name = "negprompt"
-    summary = "contexts that make of each class name what the class is not, beside a learned positive one"
+    summary = "contexts for what each class is not, added to a learned positive context"
     formula = "CE_uniform(L·z·n) − 0.1 mean cos(n_km, t_k) + 0.05 mean cos(n_km, n_km')"
     paper = "Li et al., CVPR 2024"
     tested_with = "negprompt"

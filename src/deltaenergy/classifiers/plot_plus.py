@@ -2,12 +2,12 @@
 
     z_m = image(x, p_m),   b_k = Σ_mn T_mn z_m·t_kn,   a_k = z̄·t̄_k,   s_k = b_k
 
-Each of M prompts p_m (two tokens at the end of the image tower's input) gives an image feature z_m by a run of the
-tower of its own. T carries them to the texts t_kn of N contexts, as in PLOT; z̄ and t̄_k are the unit means before
-normalisation. First the tokens alone are trained, by CE of L (a + b), then tokens and contexts by CE of L · b.
+Each of M prompts p_m (two tokens at the end of the image tower's input) gives an image feature z_m by its own run of
+the tower. T transports them to the texts t_kn of N contexts, as in PLOT; z̄ and t̄_k are the unit means before
+normalisation. First only the tokens are trained, by CE of L (a + b), then tokens and contexts by CE of L · b.
 
-The contexts begin as phrases. The released code cuts all of them to the length of the first, by which a shorter one
-takes the first token of every class name; here each has its own length.
+The contexts start as phrases. The released code cuts all of them to the length of the first, so a shorter one includes
+the first token of every class name; here each has its own length.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.plot import TextsClassifier
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.transport import transported
+from deltaenergy.classifiers.plot import TextsClassifier, transported
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Words
 from deltaenergy.models.base import Model, require_text, require_vision
@@ -38,7 +37,7 @@ TOKENS_FIRST = "tokens"
 
 
 class PlotPlusClassifier(TextsClassifier):
-    """Every image is seen through several prompts, so that features alone do not serve."""
+    """Every image is encoded with several prompts, so plain features are not enough."""
 
     method: PlotPlus
     needs_to_predict = frozenset({Need.PIXELS})
@@ -58,14 +57,14 @@ class PlotPlusClassifier(TextsClassifier):
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))
-        self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+        set_normal(generator, self.tokens)
 
     def raw_texts(self) -> torch.Tensor:
         """One text per phrase and class."""
         return torch.stack([prompts(context) for prompts, context in zip(self.prompts, self.contexts)])
 
     def forward(self, x: Inputs) -> Outputs:
-        """What the transport of image features to texts brings; ½ (a + b) while the tokens alone are trained."""
+        """The value of the transport of image features to texts; ½ (a + b) while only the tokens are trained."""
         pixels = x.need(Need.PIXELS)
         raw = torch.stack([self.raw_vision.run(pixels, tokens[None]).features for tokens in self.tokens], dim=1)
         features, mean = self.finish_image(raw), self.finish_image(raw.mean(dim=1))
@@ -76,7 +75,7 @@ class PlotPlusClassifier(TextsClassifier):
         return Outputs(carried, mean, pooled)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        """Cross-entropy at L of b, or of a + b while the tokens alone are trained."""
+        """Cross-entropy at L of b, or of a + b while only the tokens are trained."""
         factor = 2 if self.phase == TOKENS_FIRST else 1
         return {"ce": self.cross_entropy(factor * outputs.similarities, batch.labels)}
 
@@ -84,7 +83,7 @@ class PlotPlusClassifier(TextsClassifier):
 @register_method
 @dataclass(frozen=True)
 class PlotPlus(Method):
-    """`prompts` is M, the number of runs of the image tower per image; `phrases` are what the N contexts begin as."""
+    """`prompts` is M, the number of runs of the image tower per image; `phrases` initialise the N contexts."""
 
     name = "plot++"
     summary = "several prompted image features, matched with several texts by optimal transport"
@@ -101,20 +100,20 @@ class PlotPlus(Method):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Tokens alone, then tokens and contexts, with the same recipe."""
+        """Only tokens, then tokens and contexts, with the same recipe."""
         return (Stage((Phase(TOKENS_FIRST, ("tokens",)),)), Stage((Phase("both"),)))
 
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of all runs of the image tower."""
+        """The cost of all runs of the image tower."""
         require_text(model, self.name)
         vision = shared_budget(require_vision(model, self.name), self.prompts)
         return image_tower_estimate(vision, self.tokens, self.prompts, images, recipes)
 
 
 def shared_budget(vision: VisionTower, runs: int) -> VisionTower:
-    """The tower without its last step, keeping no more in so many runs than the given one in one.
+    """The tower without its last step, with the activation budget divided among the runs.
 
     The mean over features is taken before normalisation.
     """

@@ -9,22 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, register_method
-from deltaenergy.classifiers.zero_shot import CosineClassifier
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.classes import check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features, native_array
+from deltaenergy.models.encoding import check_features
 from deltaenergy.models.precomputed import PrecomputedModel
 
 
-class PrecomputedClassifier(CosineClassifier):
-    """Scores and detectors on features alone, without the model that made them.
+class PrecomputedClassifier(Classifier):
+    """A classifier on precomputed features, without the model that made them.
 
     Args:
         text_features: unit class vectors (K, D), an array or tensor.
         classes: K class names.
-        model: what made the features; by default a `PrecomputedModel` of their length with CLIP's scale.
+        model: of the features; by default a `PrecomputedModel` of their length with CLIP's scale.
     """
 
     def __init__(self, text_features: Any, classes: str | Sequence[str], model: Model | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What prompt learners share: a context before the class names.
+"""Shared by prompt learners: a context before the class names.
 
 t_k = text([start] v_1 … v_M [name_k] . [end]),   s_k = z · t_k,   v learned, all else frozen.
 """
@@ -12,16 +12,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.needs import Need
+from deltaenergy.classifiers.randomness import INITIAL_DEVIATION
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts, NamePosition
 from deltaenergy.models.towers.text import TextTower
-
-INITIAL_DEVIATION = 0.02
 
 
 class PromptClassifier(Classifier):
@@ -51,22 +49,17 @@ class PromptClassifier(Classifier):
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context)
 
-    def forward(self, x: Inputs) -> Outputs:
-        features = x.need(Need.FEATURES)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
-
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         if self.method.class_specific:
-            raise InputError("Every class has a context of its own here; there is none for other class names.")
+            raise InputError("Every class has its own context, so other class names have none.")
         return super().with_classes(classes)
 
 
 @dataclass(frozen=True)
 class PromptMethod(Method):
-    """Base of the methods that learn a context: `context_length` vectors ~ N(0, 0.02²), or begun as some words.
+    """Base of the methods that learn a context: `context_length` vectors ~ N(0, 0.02²), or initialised as words.
 
-    `name_position` is end, front or middle; with `class_specific` every class has a context of its own.
+    `name_position` is end, front or middle; with `class_specific` every class has its own context.
     """
 
     classifier: ClassVar[type[Classifier]] = PromptClassifier
@@ -77,14 +70,13 @@ class PromptMethod(Method):
     class_specific: bool = False
 
     def length(self, tower: TextTower) -> int:
-        """The number of context vectors: as many as the initial words have tokens, where there are such."""
+        """The number of context vectors: as many as the initial words have tokens, if there are any."""
         return len(tower.words([self.context_init])[0]) if self.context_init else self.context_length
 
 
 def initial_context(tower: TextTower, shape: tuple[int, ...], words: str, generator: torch.Generator) -> torch.Tensor:
     """Random vectors of `shape` (…, M, W), or the embeddings of the initial words, the same for every class."""
     if not words:
-        # Drawn on the host, so that every device starts alike.
         return INITIAL_DEVIATION * torch.randn(shape, generator=generator)
     (ids,) = tower.words([words])
     return tower.embedding_weight[torch.tensor(ids, device=tower.device)].float().expand(shape)

@@ -1,4 +1,4 @@
-"""PromptSRC: prompts in both towers, held near the frozen model (Khattak et al., ICCV 2023).
+"""PromptSRC: prompts in both towers, kept near the frozen model (Khattak et al., ICCV 2023).
 
     L = CE(L · z·t, y) + 25 · mean_{k,d} |t − t⁰| + 10 · mean_{i,d} |z − z⁰| + KL(p⁰ ‖ p) / K
 
@@ -7,7 +7,7 @@ p⁰ are the softmax of L · z·t and L · z⁰·t⁰. What is served is an aver
 
     θ = Σ_e w_e θ_e,   w_e ∝ exp(−½ ((e − μ)/σ)²),   μ and σ given as shares of E
 
-KL is the mean over images. The released code divides it by the number of classes K as well; `kl=batch` does not.
+KL is the mean over images. The released code also divides it by the number of classes K; `kl=batch` does not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Outputs, TrainBatch
-from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
+from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.classes import fill
 from deltaenergy.core.specs import CountOrZero, NonNegative, Positive
 from deltaenergy.data.catalogue.class_names import template_ensemble
@@ -57,7 +58,7 @@ class PromptSrcClassifier(TokenClassifier):
         """Contexts, tokens ~ N(0, 0.02²), and the frozen texts."""
         self.start_contexts(generator)
         if self.method.vision_tokens:
-            self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+            set_normal(generator, self.tokens)
         self.frozen_texts.copy_(frozen_texts(self.tower, self.classes))
 
     def image_tokens(self) -> torch.Tensor | None:
@@ -66,7 +67,7 @@ class PromptSrcClassifier(TokenClassifier):
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and how far texts, features and probabilities are from the frozen model's."""
         if batch.frozen is None:
-            raise InputError("promptsrc compares with the frozen model's features of the same views: none were given.")
+            raise InputError("promptsrc needs the frozen model's features of the same views.")
         method, scale = self.method, self.model.logit_scale
         log_p = torch.log_softmax(scale * outputs.similarities, dim=1)
         frozen_log_p = torch.log_softmax(scale * batch.frozen @ self.frozen_texts.T, dim=1)
@@ -86,7 +87,7 @@ class PromptSrcClassifier(TokenClassifier):
             self.seen_weight += weight
 
     def end_stage(self) -> None:
-        """Serve the average of the epochs that were seen; of epochs that all weigh nothing, the last."""
+        """Use the average of the epochs; if all weights are zero, the last epoch."""
         if self.seen_weight == 0:
             return
         with torch.no_grad():
@@ -97,14 +98,14 @@ class PromptSrcClassifier(TokenClassifier):
 @register_method
 @dataclass(frozen=True)
 class PromptSrc(TokenMethod):
-    """`gpa` holds μ and σ of the average as shares of the epochs; `vision_tokens` 0 learns texts alone.
+    """`gpa` holds μ and σ of the average as shares of the epochs; `vision_tokens` 0 learns only texts.
 
-    The presets are the released settings: few-shot (the default), fine-grained for data sets such as cars, flowers,
+    The presets are the released settings: few-shot (the default), fine-grained for datasets such as cars, flowers,
     aircraft, textures and land use, and base-to-new for other classes than those trained on.
     """
 
     name = "promptsrc"
-    summary = "deep prompts in both towers, held near the frozen model and averaged over the epochs"
+    summary = "deep prompts in both encoders, kept near the frozen model and averaged over the epochs"
     formula = "CE + 25·mean|t−t⁰| + 10·mean|z−z⁰| + KL(p⁰‖p)/K, served: Σ_e w_e θ_e"
     paper = "Khattak et al., ICCV 2023"
     classifier = PromptSrcClassifier
@@ -124,7 +125,7 @@ class PromptSrc(TokenMethod):
 
     @property
     def context_length(self) -> int:
-        """The context begins as "a photo of a"."""
+        """The context starts as "a photo of a"."""
         return len(WORDS)
 
     @property
@@ -144,6 +145,6 @@ def frozen_texts(tower: TextTower, classes: Sequence[str]) -> torch.Tensor:
 def epoch_weights(epochs: int, mean: float, deviation: float) -> list[float]:
     """w_1 … w_E, which sum to one; `mean` and `deviation` are shares of E."""
     numbers = torch.arange(1, epochs + 1, dtype=torch.float64)
-    # The softmax of the exponents, so that the nearest epoch counts even where σ is tiny.
+    # The softmax of the exponents, so the nearest epoch counts even if σ is tiny.
     weights: list[float] = torch.softmax(-0.5 * ((numbers / epochs - mean) / deviation) ** 2, dim=0).tolist()
     return weights

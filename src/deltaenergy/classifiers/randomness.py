@@ -1,7 +1,7 @@
 """Random numbers of initial values and training steps, from the training's own generator, never torch's global one.
 
-Its state is part of a checkpoint, so that a run that was killed and resumed draws the same. Numbers are drawn on the
-host: every device sees the same.
+Its state is part of a checkpoint, so a run that was killed and resumed draws the same. Numbers are drawn on the CPU, so
+they are the same for every device.
 """
 
 from __future__ import annotations
@@ -9,12 +9,20 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+INITIAL_DEVIATION = 0.02
+
 
 def set_linear(generator: torch.Generator, *weights: nn.Parameter) -> None:
-    """Weights (rows, columns) ~ U(−1/√columns, 1/√columns), as torch's Linear begins, one after the other."""
+    """Weights (rows, columns) ~ U(−1/√columns, 1/√columns), as in torch's Linear, one after the other."""
     for weight in weights:
         bound = weight.shape[1] ** -0.5
         weight.data.copy_((torch.rand(*weight.shape, generator=generator) * 2 - 1) * bound)
+
+
+def set_normal(generator: torch.Generator, *values: nn.Parameter) -> None:
+    """Values ~ N(0, 0.02²), as contexts and tokens start, one after the other."""
+    for value in values:
+        value.data.copy_(INITIAL_DEVIATION * torch.randn(value.shape, generator=generator))
 
 
 def normal_like(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

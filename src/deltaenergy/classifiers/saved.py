@@ -1,6 +1,6 @@
 """A classifier on disk: `classifier.json` (what it is), bound to a safetensors file, both checked on loading.
 
-What a classifier and a detector have in common stands here: the model they belong to, the classes, the method.
+Shared by classifiers and detectors: the model, the classes, the method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DESCRIBED: dict[str, Check] = {
 
 
 def save_classifier(classifier: Classifier, folder: str | Path) -> None:
-    """Write `classifier`, in place of one that `folder` holds; an interruption leaves the old one whole."""
+    """Write `classifier`, replacing one in `folder`; an interruption leaves the old one intact."""
     check_writable(folder, folder=True)
     write_bound(folder, RECORD, {"format": FORMAT, **described(classifier)}, classifier.state_dict())
 
@@ -44,7 +44,7 @@ _RECORD = record(DESCRIBED)
 
 
 def load_classifier(folder: str | Path, model: Model | None, device: str | torch.device) -> Classifier:
-    """Read a classifier. The model is loaded by its recorded name unless one is given; either must match."""
+    """Read a classifier. The model is loaded by its recorded name unless passed; it must match."""
     folder = Path(folder)
     saved, tensors = read_described(folder, RECORD, FORMAT, _RECORD)
     return rebuild(saved, tensors, model_of(saved, model, device, folder), folder)
@@ -66,7 +66,7 @@ def read_described(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A record of the format `expected` and its tensors; `ArtifactError` if it is not what `schema` says."""
     if not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
+        raise ArtifactError(f"{folder} is not a folder. Pass the folder with {name} that deltaenergy wrote.")
     described_as = read_json(folder / name)
     version = described_as.get("format") if isinstance(described_as, dict) else None
     if version != expected:
@@ -78,21 +78,18 @@ def read_described(
     schema(saved, Where(str(folder / name)))
     if hash_strings(saved["classes"]) != saved["classes_hash"]:
         raise ArtifactError(
-            f"{folder / name}: the class list was changed after it was saved. "
-            "Similarities belong to the old list: make it again with the new one."
+            f"{folder / name}: the class list was changed after it was saved. Make it again with the new list."
         )
     return saved, tensors
 
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
-    """The model that a record names, or the given one if it is the same."""
+    """The recorded model, or the given model if it matches."""
     from deltaenergy.models.loading.load import load_recorded
 
     recorded = saved["model"]
     if model is None and recorded.get("precomputed"):
-        raise ArtifactError(
-            f"{folder} was made from precomputed features: give `load` the PrecomputedModel they came from."
-        )
+        raise ArtifactError(f"{folder} was made from precomputed features: pass their PrecomputedModel to `load`.")
     if model is None:
         model = load_recorded(recorded, device)
     own = model.describe()
@@ -100,14 +97,11 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
         return model
     keys = [key for key in sorted({*recorded, *own}) if recorded.get(key) != own.get(key)]
     differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {own.get(key)!r}" for key in keys)
-    raise ArtifactError(
-        f"{folder} was made with another model, and means nothing for this one.\n{differs}\n"
-        "Give the model it was made with, or make it again."
-    )
+    raise ArtifactError(f"{folder} was made with another model.\n{differs}\nPass that model, or make it again.")
 
 
 def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:
-    """The classifier that `described()` and `state_dict()` stand for."""
+    """The classifier from `described()` and `state_dict()`."""
     with rebuilding(str(folder), "the saved classifier"):
         classifier = make_method(saved["classifier"]["method"]).build_empty(model, saved["classes"]).restore(tensors)
     classifier.record = dict(saved["classifier"]["record"])

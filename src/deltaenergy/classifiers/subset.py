@@ -1,4 +1,4 @@
-"""A classifier that knows only some of another's classes: the same similarities with columns removed."""
+"""A classifier with only some of another's classes: the same similarities with columns removed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from deltaenergy.errors import InputError
 class ClassSubset(Classifier):
     """Classes `columns` of `classifier`, in that order; nothing is encoded again.
 
-    Made to ask what a classifier would do had it not been told of some classes; it is not saved.
+    For leaving classes out; it cannot be saved.
     """
 
     def __init__(self, classifier: Classifier, columns: Sequence[int]) -> None:
         super().__init__(classifier.model, [classifier.classes[column] for column in columns], classifier.method)
         self.templates, self.needs_to_predict = classifier.templates, classifier.needs_to_predict  # type: ignore[misc]
-        self._whole = [classifier]  # in a list: the whole classifier is no part of this one's parameters
+        self._whole = [classifier]  # in a list: the whole classifier is not part of this one's parameters
         self._columns = torch.as_tensor(columns, device=classifier.model.device)
         self.text_features = classifier.text_features[self._columns]
 

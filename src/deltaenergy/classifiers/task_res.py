@@ -2,9 +2,9 @@
 
     t_k = norm(t⁰_k + α x_k),   x (K, D) learned from zero,   s_k = z · t_k,   loss CE(L s, y)
 
-No tower runs in training, so that stored image features and class vectors are enough. The paper's Adam at rate 0.002
-moves residuals on texts before normalisation, whose length is about ten for CLIP. Here t⁰ has unit length, as stored
-vectors have, and the common recipe is used.
+Training runs no tower, so stored image features and class vectors are enough. The paper's Adam at rate 0.002 moves
+residuals on texts before normalisation, whose length is about ten for CLIP. Here t⁰ has unit length, like stored
+vectors, and the common recipe is used.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TaskResClassifier(FrozenTextClassifier):
 @register_method
 @dataclass(frozen=True)
 class TaskRes(FrozenTextMethod):
-    """α scales the residual, which begins at zero: untrained, it is zero-shot."""
+    """α scales the residual, which starts at zero: untrained, it is zero-shot."""
 
     name = "task-res"
-    summary = "a learned residual on the class texts; needs no text tower"
+    summary = "a learned residual on the class texts; needs no text encoder"
     formula = "CE(L·z·t_k, y), t_k = norm(t⁰_k + α x_k)"
     paper = "Yu et al., CVPR 2023"
     classifier = TaskResClassifier

@@ -24,7 +24,7 @@ from deltaenergy.models.base import Model
 
 
 class TipAdapterClassifier(TemplateClassifier):
-    """Cosines plus the cache's answer, both in units of 1/L."""
+    """Cosines plus the cache's output, both in units of 1/L."""
 
     method: TipAdapter
     labels: torch.Tensor
@@ -61,7 +61,7 @@ class TipAdapterClassifier(TemplateClassifier):
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
         restored = super().restore(tensors)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
-            raise ArtifactError(f"{self.method.name}: a saved label lies outside of the {len(self.classes)} classes.")
+            raise ArtifactError(f"{self.method.name}: a saved label is outside the {len(self.classes)} classes.")
         return restored
 
 
@@ -71,7 +71,7 @@ class TipAdapter(TemplateMethod):
     """α weighs the cache, β sharpens it; keys are mean features over the training views."""
 
     name = "tip-adapter"
-    summary = "the training images as a cache beside the class texts, without training"
+    summary = "the training images as a cache next to the class texts, without training"
     formula = "L·z·t + α exp(−β(1 − zFᵀ))Y"
     paper = "Zhang et al., ECCV 2022"
     classifier = TipAdapterClassifier

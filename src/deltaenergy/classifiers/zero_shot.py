@@ -2,8 +2,8 @@
 
     t_k = norm( mean_m norm( text(template_m(name_k)) ) ),   s_k = z · t_k
 
-And what methods share that learn beside such class texts, or on top of them. The text tower runs once, when training
-begins; stored class vectors serve as well (`PrecomputedModel`).
+Also the base of methods that learn in addition to such class texts, or on top of them. The text tower runs once, at the
+start of training; stored class vectors also work (`PrecomputedModel`).
 """
 
 from __future__ import annotations
@@ -13,31 +13,21 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template, check_classes, check_templates, fill
-from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.models.towers.text import unit
 
 
-class CosineClassifier(Classifier):
-    """Cosines with class texts that are not learned."""
-
-    def forward(self, x: Inputs) -> Outputs:
-        features = x.need(Need.FEATURES)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
-
-
-class ZeroShotClassifier(CosineClassifier):
-    """A classifier from class names alone.
+class ZeroShotClassifier(Classifier):
+    """A classifier from class names.
 
     Args:
         model: any model.
-        classes: class names, in a list or in one text with commas; duplicates are kept as separate columns.
+        classes: class names, in a list or in one string with commas; duplicates are kept as separate columns.
         template: one prompt with `{}` for the name (default `a photo of a {}.`), or
         templates: several, whose embeddings are normalised, averaged and normalised again.
     """
@@ -85,12 +75,12 @@ class ZeroShot(Method):
     def build(
         self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator
     ) -> ZeroShotClassifier:
-        """The zero-shot classifier; the training images are not looked at."""
+        """The zero-shot classifier; the training images are not used."""
         return ZeroShotClassifier(model, classes, templates=self.templates)
 
 
-class TemplateClassifier(CosineClassifier):
-    """Base of the methods that learn beside class texts from one template."""
+class TemplateClassifier(Classifier):
+    """Base of the methods that learn in addition to class texts from one template."""
 
     method: TemplateMethod
 
@@ -106,14 +96,14 @@ class TemplateClassifier(CosineClassifier):
 
 @dataclass(frozen=True)
 class TemplateMethod(Method):
-    """Base of the methods that learn beside class texts from one template."""
+    """Base of the methods that learn in addition to class texts from one template."""
 
     quick = True
     template: Template = DEFAULT_TEMPLATE
 
 
-class FrozenTextClassifier(CosineClassifier):
-    """Keeps the class texts as the model gave them beside those that are learned from them.
+class FrozenTextClassifier(Classifier):
+    """Keeps the model's class texts in addition to the learned ones.
 
     Attributes:
         frozen_texts: t⁰, unit text features (K, D).
@@ -142,7 +132,7 @@ class FrozenTextMethod(Method):
 def class_features(
     model: Model, classes: Sequence[str], templates: Sequence[str], progress: Progress | None = None
 ) -> torch.Tensor:
-    """Unit text features (K, D) of an ensemble of prompts per class, or the class vectors that stand for them."""
+    """Unit text features (K, D) of an ensemble of prompts per class, or the class vectors instead."""
     if isinstance(model, PrecomputedModel):
         return model.class_features(classes, templates)
     prompts = [fill(template, name) for name in classes for template in templates]

@@ -21,10 +21,10 @@ from deltaenergy.cli.shell.exits import exit_code_of
 from deltaenergy.core.progress import show_progress
 from deltaenergy.errors import InputError, ResultWarning
 
-# Importing torch makes some hundred thousand objects that all stay: by default the collector walks them many times.
+# Importing torch creates about a hundred thousand objects that stay; by default the collector walks them many times.
 COLLECT_AFTER = 50_000
 
-# Their order is that of the help.
+# In the order of the help.
 for name in ("demo", "score", "sort", "explain", "calibrate", "tune", "choose", "evaluate", "monitor", "serve"):
     importlib.import_module(f"deltaenergy.cli.commands.{name}")
 for module in pkgutil.iter_modules(commands.__path__, "deltaenergy.cli.commands."):
@@ -32,20 +32,20 @@ for module in pkgutil.iter_modules(commands.__path__, "deltaenergy.cli.commands.
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point: however a command ends, it is one message and an exit code, never a traceback."""
+    """Entry point: every command ends with one message and an exit code, never a traceback."""
     gc.set_threshold(max(COLLECT_AFTER, gc.get_threshold()[0]))
-    atexit.register(gc.freeze)  # nor does it walk them once more when the process ends
+    atexit.register(gc.freeze)  # nor walk them again when the process ends
     _share_few_threads()
-    if not os.environ.get("TERMINAL_WIDTH", "1").isdecimal():  # which typer takes for a number
+    if not os.environ.get("TERMINAL_WIDTH", "1").isdecimal():  # which typer reads as a number
         del os.environ["TERMINAL_WIDTH"]
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(exit_code_of(lambda: _run(given), given))
 
 
 def _share_few_threads() -> None:
-    """Where the system allows few threads, let libraries use one each: some end the process when they get fewer.
+    """Let libraries use one thread each where the system allows few: some end the process when they get fewer.
 
-    They read these variables when they are imported.
+    They read these variables at import.
     """
     wanted, wait = 4 * (os.cpu_count() or 1), threading.Event()
     threads = [threading.Thread(target=wait.wait, daemon=True) for _ in range(wanted)]
@@ -65,7 +65,7 @@ def _run(given: list[str]) -> object:
     for argument in given:
         if "\0" in argument:
             raise InputError(f"The argument {argument!r} has a NUL character, which no name or path can have.")
-    # Taken out here, so that it may stand before or after the command.
+    # Removed here, so it works before and after the command.
     end = given.index("--") if "--" in given else len(given)
     err.typed_as, err.hushed = {}, "--quiet" in given[:end]
     show_progress(False if err.hushed else None)
@@ -74,7 +74,7 @@ def _run(given: list[str]) -> object:
 
 
 def _show_warnings_plainly() -> None:
-    """Show Python warnings and our log as one line for a user, without file and source line."""
+    """Show Python warnings and our log in one line, without file and source line."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, UserWarning) and not issubclass(category, ResultWarning):

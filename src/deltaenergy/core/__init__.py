@@ -1,1 +1,1 @@
-"""What every room uses: specifications, registries, class names and labels, progress, display."""
+"""Shared by all packages: specifications, registries, class names and labels, progress, display."""

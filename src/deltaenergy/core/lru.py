@@ -1,4 +1,4 @@
-"""A cache of the entries that were used last, for threads that share it."""
+"""A thread-safe LRU cache."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Entries by key; beyond a size of `most` in all, those that were not used for longest go first.
+    """Entries by key; beyond a total size of `most`, the least recently used are dropped.
 
-    By default each entry has size 1. The entry that was added last stays, whatever its size.
+    By default each entry has size 1. The last added entry stays, whatever its size.
     """
 
     def __init__(self, most: int, size_of: Callable[[V], int] = lambda _: 1) -> None:
@@ -24,14 +24,14 @@ class LruCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The entry, which is now the one used last; None if there is none."""
+        """The entry, now the most recently used; None if there is none."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
     def put(self, key: K, entry: V) -> V:
-        """Keep an entry, and give it back."""
+        """Store an entry and return it."""
         with self._lock:
             if key in self._entries:
                 self._size -= self._size_of(self._entries.pop(key))

@@ -1,4 +1,4 @@
-"""What a classifier or a score must be given of an image, beyond what it computes itself."""
+"""What a classifier or a score needs of an image."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ class Need(StrEnum):
     """One thing that is needed. Classifiers and scores declare a set of them."""
 
     FEATURES = "features"  # unit image features
-    PATCHES = "patches"  # unit patch features: images must be encoded anew, features alone do not hold them
+    PATCHES = "patches"  # unit patch features: images must be encoded again, features do not have them
     STATES = "patch states"  # patches before the projection that makes patch features of them
     PIXELS = "pixels"  # the image itself: for gradients, or for an image tower with learned tokens
     DOMAINS = "domains"  # the style or source that each training image comes from
     ID_DATA = "ID data"  # fitted when the detector is calibrated
     LABELS = "labels"  # the classes of the ID data that it is fitted on
     TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model
-    PAIRS = "texts of each image"  # runs the text tower whenever it scores, for texts that an image asks for
+    PAIRS = "texts of each image"  # runs the text tower whenever it scores, for texts that depend on the image
 
 
-# What is not in features: whoever needs one of these is given images.
+# Not in features: these need images.
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
 
 
 class Lack(NamedTuple):
-    """Why a need cannot be met, and what to do about it, as a sentence that follows a colon."""
+    """Why a need cannot be met, and the remedy, as a sentence after a colon."""
 
     why: str
     remedy: str

@@ -1,8 +1,8 @@
-"""How long work tells how far it is, without knowing who shows it; and a bar for those who give no callback.
+"""Progress callbacks, and a bar for calls without one.
 
 Public calls show the `stage` that they are in as a bar on standard error, if that is a terminal; so do commands. Other
-work on images that is given no callback shows a plain line once it has taken a moment. `show_progress(False)` or
-DELTAENERGY_PROGRESS=0 turns both off, `show_progress(True)` on where there is no terminal.
+work on images without a callback shows a plain line after a moment. `show_progress(False)` or DELTAENERGY_PROGRESS=0
+turns both off, `show_progress(True)` on where there is no terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 # Called with (done, total) after each step; total is None while it is unknown.
 Progress = Callable[[int, int | None], None]
 
-# Short work needs no line; and a terminal is not written to more often than it can be read.
+# Short work needs no line, and the terminal is not updated more often than one can read.
 _FIRST_AFTER, _AGAIN_AFTER = 1.0, 0.1
 _WIDTH = 24
 _setting: bool | None = None
@@ -25,16 +25,16 @@ _in_stage = False
 
 
 def show_progress(on: bool | None = True) -> None:
-    """Show progress in Python sessions always (True), never (False), or on terminals (None, as at the start)."""
+    """Show progress in Python sessions always (True), never (False), or on terminals (None, the default)."""
     global _setting
     _setting = on
 
 
 @contextlib.contextmanager
 def stage(what: str) -> Iterator[Progress]:
-    """A bar on standard error while the block runs, where progress is shown; gives the callback that moves it.
+    """Show a bar on standard error while the block runs; yields the callback that updates it.
 
-    Before the first move it is a spinner: for work whose length nobody knows. A stage within another shows nothing.
+    Before the first update it is a spinner, for work of unknown length. A stage within another shows nothing.
     """
     global _in_stage
     if _in_stage or not _wanted():
@@ -46,7 +46,7 @@ def stage(what: str) -> Iterator[Progress]:
 
     text = TextColumn("{task.description}", markup=False)
     counted = text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    # Standard output may be a pipe that gets results meanwhile: it is left alone.
+    # Standard output is not used: it may be a pipe for results.
     bars = Bars(SpinnerColumn(), text, console=Console(stderr=True), transient=True, redirect_stdout=False)
     _in_stage = True
     try:
@@ -63,7 +63,7 @@ def stage(what: str) -> Iterator[Progress]:
 
 
 def shown(what: str) -> Progress | None:
-    """A callback that shows a line, or None where none is to be shown."""
+    """A callback that shows a line, or None if none is shown."""
     return _Line(what) if _wanted() and not _in_stage else None
 
 
@@ -76,7 +76,7 @@ def _wanted() -> bool:
 
 
 def part_of(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """`progress` for a part of the work that begins after `before` steps of `total`."""
+    """`progress` for a part of the work that starts after `before` of `total` steps."""
     if progress is None:
         return None
     return lambda done, _: progress(before + done, total)

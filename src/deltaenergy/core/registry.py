@@ -2,9 +2,9 @@
 
     SCORES: Registry[type[Score]] = Registry("score", package="deltaenergy.scores", group="deltaenergy.scores")
 
-Everything in `package` has registered itself once its modules are imported, which happens at the first look-up. A
-package that declares an entry point in `group` adds to it: the entry point is loaded then, too, and if it is not
-registered by that, it is registered under the entry point's name. A name is taken once.
+Modules of `package` register themselves when they are imported, at the first look-up. Other packages add to it by an
+entry point in `group`, loaded at the same time; if loading does not register it, it is registered under the entry
+point's name. Names are unique.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Registry(Generic[T]):
         what: the noun in messages, such as "score".
         package: whose modules register themselves when they are imported.
         group: the entry-point group of other packages.
-        check: called with a name and what is to be registered under it; raises if that will not do.
+        check: called with a name and the entry to register; raises if it is invalid.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Registry(Generic[T]):
         self._loading = threading.RLock()
 
     def add(self, name: str, entry: T) -> T:
-        """Register `entry`. The same again changes nothing; another under a taken name is a mistake."""
+        """Register `entry`. Registering it again changes nothing; another entry under a taken name is an error."""
         if self.check is not None:
             self.check(name, entry)
         taken = self._entries.setdefault(name, entry)
@@ -54,12 +54,8 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
         return entry
 
-    def decorator(self, name_of: Callable[[T], str]) -> Callable[[T], T]:
-        """A class decorator that registers what it decorates, under the name that `name_of` finds."""
-        return lambda entry: self.add(name_of(entry), entry)
-
     def get(self, name: str) -> T:
-        """The entry called `name`, or an error that suggests the nearest names."""
+        """The entry named `name`, or an error that suggests the nearest names."""
         self.load()
         if name not in self._entries:
             shown = name if len(name) <= 60 else f"{name[:60]}…"
@@ -85,7 +81,7 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         with self._loading:
-            if self._begun:  # a module that is being imported asks for what is there so far
+            if self._begun:  # a module that is being imported gets what is registered so far
                 return
             self._begun = True
             try:
@@ -104,7 +100,7 @@ class Registry(Generic[T]):
                 self._add_entry_point(point)
 
     def _add_entry_point(self, point: importlib.metadata.EntryPoint) -> None:
-        # Whatever goes wrong in another package must not take down every command of this one.
+        # A failure in another package must not break every command of this one.
         try:
             entry = point.load()
             if entry not in self._entries.values():
@@ -112,7 +108,7 @@ class Registry(Generic[T]):
         except Exception as error:
             source = f" of {point.dist.name}" if point.dist is not None else ""
             warnings.warn(
-                f"The {self.what} {point.name!r}{source} could not be loaded and is left out: "
-                f"{type(error).__name__}: {error}",
+                f"The {self.what} {point.name!r}{source} could not be loaded and was skipped: {type(error).__name__}: "
+                f"{error}",
                 stacklevel=5,
             )

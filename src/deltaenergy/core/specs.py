@@ -1,10 +1,9 @@
 """One grammar for everything that is chosen by text: `name:preset(key=value, …)+term(key=value, …)`.
 
-`parse` takes such a text apart, `format_value` writes a value so that `read_value` gives it back, and `Settings` is
-the frozen dataclass that scores, tuning methods and loss terms share: its fields are the hyper-parameters, whose
-annotations hold their bounds, and its `spec` is the shortest text that stands for it. Values are numbers, true, false
-or none, lists in brackets, quoted strings, or bare words; a comma, a plus or a slash inside brackets or quotes belongs
-to the value.
+`parse` splits such a text, `format_value` writes a value that `read_value` restores, and `Settings` is the frozen
+dataclass of scores, tuning methods and loss terms: its fields are hyper-parameters with bounds in their annotations,
+and its `spec` is its shortest text. Values are numbers, true, false or none, lists in brackets, quoted strings, or bare
+words; a comma, a plus or a slash inside brackets or quotes belongs to the value.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union,
 
 from deltaenergy.errors import InputError, did_you_mean
 
-# Longer texts are no specs; the bound keeps a hostile one from costing time.
+# Longer texts are not specs; the limit protects against hostile input.
 LONGEST = 20_000
-# Whole numbers beyond the range of floats are no sensible settings either.
+# Whole numbers beyond the range of floats are not sensible settings.
 HUGE = 1e300
 S = TypeVar("S", bound="Settings")
 P = ParamSpec("P")
 R = TypeVar("R")
 # Text that needs no quotes; ".5" would be read as a number.
 _PLAIN = re.compile(r"(?!\.\d)[A-Za-z_~./][\w~./ -]*(?<! )")
-# What ends the name at the beginning of a part.
+# What ends the name at the start of a part.
 _HEAD = re.compile(r"[:(]")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _WORDS_WITH_MEANING = frozenset({*_WORDS, "nan", "inf", "infinity"})
@@ -52,7 +51,7 @@ _NOUNS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Named:
-    """One part of a spec: a name, perhaps a preset, and its parameters as they were written."""
+    """One part of a spec: a name, perhaps a preset, and its parameters as written."""
 
     name: str
     preset: str | None
@@ -60,9 +59,9 @@ class Named:
 
 
 def parse(text: str, what: str, names: Iterable[str] = ()) -> list[Named]:
-    """The parts of a spec, which stand between pluses; `what` is said in errors.
+    """The parts of a spec between pluses; `what` names it in errors.
 
-    A plus that belongs to one of the known `names` parts nothing.
+    A plus that is part of one of the known `names` does not split.
 
     >>> parse("coop(context_length=4)+ebm(p=0.5)", "method")[1].params
     {'p': '0.5'}
@@ -75,26 +74,26 @@ def parse(text: str, what: str, names: Iterable[str] = ()) -> list[Named]:
         near = difflib.get_close_matches(_HEAD.split(text)[0].strip(), with_plus, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).{hint}"
+            f"{what} {_shown(text)} has no name: write name, name:preset or name(parameter=value,…).{hint}"
         )
     return [_parse_part(part, text, what) for part in parts]
 
 
 def split(text: str, separator: str, what: str = "text") -> list[str]:
-    """The non-blank parts of `text` between separators that stand outside of brackets and quotes, stripped."""
+    """The non-blank parts of `text` between separators outside of brackets and quotes, stripped."""
     return [part for part in cut(text, separator, what) if part]
 
 
 def cut(text: str, separator: str, what: str = "text") -> list[str]:
     """`split` that keeps blank parts: `a/` is a and nothing."""
     if len(text) > LONGEST:
-        raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
+        raise InputError(f"{what} is {len(text):,} characters long; the limit is {LONGEST:,}.")
     cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]
     return [text[start + 1 : end].strip() for start, end in zip([-1, *cuts], [*cuts, len(text)])]
 
 
 def _whole_names(pieces: list[str], names: Sequence[str]) -> list[str]:
-    """Pieces between pluses, with those put together again that make up one of `names`, the longest first."""
+    """Pieces between pluses; those that make up one of `names` are joined again, longest first."""
     parts: list[str] = []
     while pieces:
         counts = sorted({1 + name.count("+") for name in names}, reverse=True)
@@ -142,7 +141,7 @@ def _parse_part(part: str, whole: str, what: str) -> Named:
             )
     name, colon, preset = (piece.strip() for piece in head.partition(":"))
     if not name or (colon and not preset):
-        raise InputError(f"{what} {_shown(whole)} lacks a name or a preset: write name or name:preset.")
+        raise InputError(f"{what} {_shown(whole)} has no name or preset: write name or name:preset.")
     params: dict[str, str] = {}
     for piece in split(inside, ",", what):
         key, equals, value = (one.strip() for one in piece.partition("="))
@@ -166,7 +165,7 @@ def read_value(text: str) -> Any:
         return _WORDS[text.lower()]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a stray backslash in a quoted text is the user's own
+            warnings.simplefilter("ignore")  # a stray backslash in a quoted text belongs to the user
             value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return _read_list(text)
@@ -174,7 +173,7 @@ def read_value(text: str) -> Any:
 
 
 def _read_list(text: str) -> Any:
-    """A flat list with bare words in it, or the text itself if it is none."""
+    """A flat list with bare words, or the text itself if it is not a list."""
     if len(text) <= 2 or text[0] + text[-1] != "[]" or text.startswith("[["):
         return text
     try:
@@ -184,7 +183,7 @@ def _read_list(text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """`value` so that `read_value` gives it back."""
+    """`value` as text that `read_value` restores."""
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(format_value, value))}]"
     if isinstance(value, str):
@@ -197,8 +196,8 @@ def format_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number in its annotation: `alpha: Annotated[float, Range(0, 1)]`. Both belong to the range, but for
-    the lower one with `above`.
+    """Bounds of a number in its annotation: `alpha: Annotated[float, Range(0, 1)]`. Both are included, except the lower
+    one with `above`.
     """
 
     low: float
@@ -235,7 +234,7 @@ Words = Annotated[str, SomeWords()]
 
 @dataclass(frozen=True)
 class Bounded:
-    """Base of frozen dataclasses whose values are fitted to their fields' annotations when an object is made."""
+    """Base of frozen dataclasses whose values are converted to their annotations at creation."""
 
     def __post_init__(self) -> None:
         owner = f"{self.name}: " if hasattr(self, "name") else ""
@@ -245,10 +244,10 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Settings(Bounded):
-    """Base of all that a spec names: a frozen dataclass whose fields are hyper-parameters with the paper's defaults.
+    """Base of everything a spec names: a frozen dataclass whose fields are hyper-parameters with the paper's defaults.
 
-    What one value may be is said in its annotation; `check` is for what several must be together. `presets` are named
-    settings: `delta-energy:robust`.
+    Annotations restrict single values; `check` restricts combinations. `presets` are named settings:
+    `delta-energy:robust`.
     """
 
     kind: ClassVar[str] = "settings"
@@ -263,7 +262,7 @@ class Settings(Bounded):
         self.check()
 
     def check(self) -> None:
-        """Raise `InputError` for hyper-parameters that make no sense together."""
+        """Raise `InputError` for invalid combinations of hyper-parameters."""
 
     @property
     def params(self) -> dict[str, Any]:
@@ -272,7 +271,7 @@ class Settings(Bounded):
 
     @property
     def spec(self) -> str:
-        """The shortest text that stands for these settings: name, preset if that helps, and what differs from it."""
+        """The shortest text of these settings: name, preset if that helps, and what differs from it."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
 
         def text(preset: str, base: Mapping[str, Any]) -> str:
@@ -298,19 +297,19 @@ def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) ->
             raise InputError(f"{what.capitalize()} {cls.name!r} has no parameter {_shown(name)}.{hint}")
     for name, text in part.params.items():
         value, hint = read_value(text), known[name]
-        # A text may look like a number and yet be meant as text.
+        # A text may look like a number and still be text.
         as_text = _fitted(value, hint) is _UNFIT and _fitted(text, hint) is not _UNFIT
         values[name] = text if as_text else value
     return cls(**{**values, **(params or {})})
 
 
 def parameters_of(cls: Any) -> dict[str, Any]:
-    """The hyper-parameters of `cls` with their plain types; fields marked `spec=False` are none."""
+    """The hyper-parameters of `cls` with their plain types; without fields marked `spec=False`."""
     return _annotations(cls, False)
 
 
 def hints_of(cls: Any) -> dict[str, Any]:
-    """The same with their annotations, which hold bounds and other rules."""
+    """The same with their annotations, which have bounds and other rules."""
     return _annotations(cls, True)
 
 
@@ -321,7 +320,7 @@ def _annotations(cls: Any, rules: bool) -> dict[str, Any]:
 
 
 def bounded(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: fit the arguments to their annotations, as settings are: `temperature: Positive` refuses 0."""
+    """Decorator: convert arguments to their annotations, as for settings: `temperature: Positive` refuses 0."""
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function, include_extras=True)
 
@@ -336,10 +335,10 @@ def bounded(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fit_type(where: str, value: Any, hint: Any) -> Any:
-    """`value` as `hint` wants it (a whole number serves as float, a list as tuple), or an error that names `where`.
+    """`value` converted to `hint` (an int to float, a list to tuple), or an error that names `where`.
 
-    Hints are numbers, bool, str, None, literals, lists of these, and either of several, perhaps annotated with a
-    `Range` or another rule; values for any other hint are taken as they are.
+    Hints are numbers, bool, str, None, literals, lists and unions of these, perhaps annotated with a `Range` or another
+    rule; values for other hints are not changed.
     """
     fitted = _fitted(value, hint)
     if fitted is _UNFIT:
@@ -348,7 +347,7 @@ def fit_type(where: str, value: Any, hint: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """`value` as `hint` wants it, or `_UNFIT`."""
+    """`value` converted to `hint`, or `_UNFIT`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         fitted = _fitted(value, parts[0])
@@ -359,7 +358,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         return next((word for word in parts if type(word) is type(value) and word == value), _UNFIT)
     if origin in (tuple, Sequence):
         return _fitted_list(value, parts)
-    # NumPy's numbers are welcome as well.
+    # NumPy's numbers also work.
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is float:
         fits = number and -HUGE < (value if isinstance(value, int) else float(value)) < HUGE
@@ -383,7 +382,7 @@ def _fitted_list(value: Any, parts: tuple[Any, ...]) -> Any:
 
 
 def _wanted(hint: Any) -> str:
-    """What `hint` takes, in words: "a whole number of at least 1 or none"."""
+    """What `hint` accepts, in words: "a whole number of at least 1 or none"."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([_wanted(parts[0]), *map(str, parts[1:])])

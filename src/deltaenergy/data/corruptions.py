@@ -62,7 +62,7 @@ def half_corrupted(items: Iterable[ImageItem], kinds: Sequence[str]) -> list[Ima
 
 
 def corrupted(item: ImageItem, kind: str) -> ImageItem:
-    """The image as a corrupted copy; what is random in it depends on the image's name alone."""
+    """The image as a corrupted copy; what is random in it depends only on the image's name."""
     if item.problem is not None:
         return item
     seed = int.from_bytes(hashlib.blake2b(f"{kind} {item.id}".encode(), digest_size=8).digest())

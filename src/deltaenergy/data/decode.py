@@ -3,7 +3,7 @@
 Whatever comes in, out comes what a person would see: upright (EXIF rotation applied), first frame only, 16-bit grey
 scaled to 8 bits, transparency laid on white. The bytes of a broken file can make Pillow raise nearly anything; here
 it all becomes `UnreadableImage`. No global setting of Pillow is touched, so any number of threads may decode at once,
-as far as the budget of pixels reaches (`budget.py`).
+as far as the budget of pixels reaches (`pixel_budget.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DRAFT_SIDE = 2048
 STRIP_PIXELS = 1 << 22
 
 # Formats that are decoded in this process from their own bytes. Left out on purpose: EPS (starts Ghostscript), ICO
-# and ICNS (their header does not tell the decoded size), TGA (has no signature, so noise passes for it).
+# and ICNS (their header does not have the decoded size), TGA (has no signature, so noise passes for it).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 
 # How HEIC files begin, behind their length and `ftyp`: iPhones write heic, others mif1.
@@ -65,7 +65,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
-# A PIL image may stand twice in a list, and its lazy loading is not made for two threads. Few locks serve all images.
+# A PIL image may be in a list twice, and its lazy loading is not made for two threads. Few locks serve all images.
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
@@ -74,7 +74,7 @@ class UnreadableImage(Exception):
 
 
 class Openable(Protocol):
-    """An encoded image that is read from where it is: a file, or a part of one."""
+    """An encoded image that is read when it is needed: a file, or a part of one."""
 
     def open(self) -> IO[bytes]:
         """The image's bytes as a file. Raises `UnreadableImage`."""
@@ -131,19 +131,12 @@ def reasons() -> Iterator[None]:
         raise UnreadableImage(_reason(error)) from error
 
 
-@contextlib.contextmanager
-def alone_with(image: Image.Image) -> Iterator[None]:
-    """No other thread loads this PIL image meanwhile."""
-    with _LOCKS[id(image) // 64 % len(_LOCKS)]:
-        yield
-
-
 def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
         _check_size(source)
         held.enter_context(limits.budget.hold(source.width * source.height))
-        with alone_with(source):
+        with _LOCKS[id(source) // 64 % len(_LOCKS)]:
             rgb = _to_rgb(source, limits.strip_pixels)
         return rgb.copy() if rgb is source else rgb
     if isinstance(source, bytes):
@@ -189,9 +182,9 @@ def open_header(stream: IO[bytes]) -> Image.Image:
 
 
 def use_heic(wanted: bool) -> None:
-    """Whether HEIC images are read in this process; they are unless told otherwise, where `pillow-heif` is installed.
+    """Whether HEIC images are read in this process; by default they are, where `pillow-heif` is installed.
 
-    libheif is native code that strangers' bytes are given to: a service does without unless it is asked for.
+    libheif is native code that reads bytes from unknown senders: a service uses it only on request.
     """
     global _heic_wanted
     if wanted and not _register_heic():

@@ -196,15 +196,6 @@ def reason_of(error: Exception) -> str:
     return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
-def why_not_a_file(path: Path) -> str | None:
-    """Why `path` cannot be opened as a regular file, as half a sentence; None if it can."""
-    try:
-        LocalFile(path).described()
-    except UnreadableImage as error:
-        return str(error)
-    return None
-
-
 def _stamp(status: os.stat_result) -> str:
     return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
@@ -217,7 +208,7 @@ def what_it_is(mode: int) -> str:
 
 
 def why_not_reached(path: Path | str, error: OSError | ValueError) -> str:
-    """Why the system refused to look at `path`, as half a sentence."""
+    """Why the system does not open `path`, as half a sentence."""
     if isinstance(error, UnicodeError):
         return "no file has this name: it is not valid text"
     if isinstance(error, ValueError):
@@ -238,17 +229,17 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; no for whatever the system refuses to look at, where `Path.is_dir` raises."""
+    """Whether a folder is there; no for whatever the system cannot open, where `Path.is_dir` raises."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is there; no for whatever the system refuses to look at, where `Path.is_file` raises."""
+    """Whether a regular file is there; no for whatever the system cannot open, where `Path.is_file` raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 class _OpenSlice(RangeFile):
-    """Some consecutive bytes of an open file as a file of their own, closed with it. It has no file number, through
+    """Some consecutive bytes of an open file as a separate file, closed with it. It has no file number, through
     which libraries would read the whole.
     """
 

@@ -1,6 +1,6 @@
 """One image by reference, and the record of an image that could not be read.
 
-What identifies an image without looking at it: a hash of its bytes, a cheap sign that they changed, and a line of
+What identifies an image without decoding it: a hash of its bytes, a cheap sign that they changed, and a line of
 text by which another process, or another machine, can open it.
 """
 
@@ -13,11 +13,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from PIL import Image
 
-from deltaenergy.data.decode import DecodeLimits, ImageSource, Openable, UnreadableImage, opened, reasons, strips
+from deltaenergy.data.decode import ImageSource, Openable, UnreadableImage, opened, reasons, strips
 from deltaenergy.data.file import File, LocalFile, RemoteFile, Slice
 from deltaenergy.data.formats.parquet import ParquetCell
 from deltaenergy.errors import ArtifactError
@@ -84,7 +84,6 @@ class ImageItem:
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it means waiting for a network."""
         return getattr(self.source, "is_remote", False)
 
 
@@ -97,11 +96,11 @@ class Unreadable:
 
 
 @contextlib.contextmanager
-def decoded(image: ImageItem, limits: DecodeLimits | None = None) -> Iterator[Image.Image]:
+def decoded(image: ImageItem) -> Iterator[Image.Image]:
     """The image upright, in RGB, for a block; until it ends, its pixels count as decoded. Raises `UnreadableImage`."""
     if image.problem is not None:
         raise UnreadableImage(image.problem)
-    with opened(cast("ImageSource", image.source), limits or DecodeLimits()) as rgb:
+    with opened(cast("ImageSource", image.source)) as rgb:
         yield rgb
 
 
@@ -138,12 +137,6 @@ def hash_content(image: ImageItem) -> tuple[str | None, str | None]:
         return None, str(error)
 
 
-def hash_file(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as file:
-        return _hash(file)
-
-
 def hash_bytes(data: bytes) -> str:
     """Hash of bytes, equal to that of a file that contains them."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -151,7 +144,11 @@ def hash_bytes(data: bytes) -> str:
 
 def _hash_of(content: Content) -> str:
     if isinstance(content, Image.Image):
-        return _hash_pixels(content)
+        with opened(content) as image:  # as it is seen: equal numbers mean other colours with another palette
+            digest = hashlib.blake2b(f"{image.mode} {image.size}".encode(), digest_size=16)
+            for _, strip in strips(image):
+                digest.update(strip.tobytes())
+        return digest.hexdigest()
     if isinstance(content, bytes):
         return hash_bytes(content)
     if content is None:
@@ -159,28 +156,10 @@ def _hash_of(content: Content) -> str:
     if callable(content):
         return _hash_of(content())
     with cast("Openable", content).open() as file:
-        return _hash(file)
-
-
-def _hash_pixels(content: Image.Image) -> str:
-    """Hash of the image as it is seen: equal numbers mean other colours with another palette."""
-    with opened(content) as image:
-        digest = hashlib.blake2b(f"{image.mode} {image.size}".encode(), digest_size=16)
-        for _, strip in strips(image):
-            digest.update(strip.tobytes())
+        digest = hashlib.blake2b(digest_size=16)
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()
-
-
-def _hash(file: IO[bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def is_in_memory(image: ImageItem) -> bool:
-    """Whether the image exists only in this process."""
-    return image.problem is None and not isinstance(image.source, LocalFile | RemoteFile | Slice | ParquetCell)
 
 
 def to_reference(image: ImageItem) -> str | None:
@@ -197,13 +176,7 @@ def to_reference(image: ImageItem) -> str | None:
     return None
 
 
-def from_reference(
-    id: str,
-    reference: str,
-    label: str | None = None,
-    domain: str | None = None,
-) -> ImageItem:
-    """The image that `to_reference` wrote."""
+def from_reference(id: str, reference: str, label: str | None = None, domain: str | None = None) -> ImageItem:
     try:
         fields = json.loads(reference)
         if "problem" in fields:

@@ -2,7 +2,7 @@
 
 An image of 13,000 × 13,000 pixels is a small PNG and two gigabytes in memory. Each thread that decodes takes the
 image's pixels from one budget, waits while too many are out, and gives them back when the image is shrunk to the
-model's input. An image that is larger than the whole budget passes when it is alone.
+model's input. An image that is larger than the whole budget passes when nothing else is decoded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PixelBudget:
     def hold(self, pixels: int) -> Iterator[None]:
         """Take `pixels` from the budget while the block runs, waiting until they are there."""
         depth = getattr(self._thread, "depth", 0)
-        # Who holds an image already must not wait for pixels that only its own end would free.
+        # A thread with an image already must not wait for pixels that only its own end would free.
         self._take(pixels, wait=not depth)
         self._thread.depth = depth + 1
         try:

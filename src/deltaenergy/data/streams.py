@@ -69,7 +69,7 @@ class ImageStream:
         self.others = others or OtherFiles()
         self._unique = unique
         begun = listing()
-        # Looks at the first image, and keeps what was begun for the first who needs it.
+        # Reads the first image, and keeps the listing for the first pass.
         self._begun: Iterator[ImageItem] | None = chain(list(islice(begun, 1)), begun)
 
     def __iter__(self) -> Iterator[ImageItem]:

@@ -1,19 +1,19 @@
-"""The adaptive stream: verdicts that depend on the images that came before, in the order in which they came.
+"""Adaptive streams: verdicts that depend on the images that came before.
 
     detector = AdaptiveDetector(classifier, "adaneg").calibrate(id_images, keep=0.95)
     for verdict in detector.stream(images):
         verdict.label, verdict.score, verdict.is_ood                    # no p-value: see below
 
-Every stream begins with a memory that has seen nothing, and keeps it to its end; two streams know nothing of each
-other. The threshold is that of `Detector`, set on the scores that in-distribution images get as a stream of their own.
-It promises nothing for other streams: scores move as the memory fills. For the same reason there are no conformal
-p-values, which need scores that do not depend on each other's order. Shuffle the images, and verdicts change.
+Every stream starts with an empty memory, and streams are independent of each other. The threshold is set like that of
+`Detector`, on known images scored as a stream. It guarantees nothing for other streams, because scores change as the
+memory fills. For the same reason there are no conformal p-values. In another order, images get other verdicts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
-from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.scoring import NOTHING_SCORED, Scored, stream_scores
 from deltaenergy.source import Features
 from deltaenergy.stats.thresholds import check_keep, threshold_of
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # What every output of an adaptive stream says.
 ORDER_DEPENDENT = (
     "Order-dependent: scores and verdicts depend on the images that came before, and have no p-values. "
-    "The same images in another order get others."
+    "Another order gives other results."
 )
 
 
@@ -56,7 +56,7 @@ class AdaptiveDetector:
         self._prepared: dict[str, torch.Tensor] | None = None
 
     def prepare(self, progress: Progress | None = None) -> AdaptiveDetector:
-        """Encode the adapter's words now rather than with the first image."""
+        """Encode the adapter's words now, not with the first image."""
         if self._prepared is None:
             self._prepared = self.adapter.prepare(self.classifier, progress)
         return self
@@ -64,7 +64,7 @@ class AdaptiveDetector:
     def calibrate(
         self, images: Any, keep: float = 0.95, *, batch_size: int = 32, progress: Progress | None = None
     ) -> AdaptiveDetector:
-        """Set the threshold that keeps the share `keep` of these in-distribution images, as a stream of their own."""
+        """Set the threshold that keeps the share `keep` of these known images, scored as a stream."""
         check_keep(keep)
         values = [np.zeros(0)]
         for batch in self.batches(images, batch_size=batch_size, progress=progress):
@@ -72,24 +72,24 @@ class AdaptiveDetector:
             values.append(batch.values[self.adapter.spec])
         scores = np.sort(np.concatenate(values))
         if not len(scores):
-            raise InputError("calibrate needs at least one readable known image, and got none.")
+            raise InputError("calibrate needs at least one readable known image.")
         self.threshold, self.keep = threshold_of(scores, keep, None), keep
         return self
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> VerdictStream:
         """Verdicts from a fresh memory, `adapter.batch` images at a time; without a threshold, `is_ood` is None."""
         batches = self.batches(images, batch_size=batch_size, progress=progress)
-        return VerdictStream(self._judge(batch) for batch in batches)
+        return VerdictStream(self._judge(batch) for batch in chain([NOTHING_SCORED], batches))
 
     def batches(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Scored]:
-        """What is found for each `adapter.batch` images in turn, scored by a fresh memory that learns from them."""
+        """Results for each `adapter.batch` images in turn, scored with a fresh memory that learns from them."""
         self.prepare()
         assert self._prepared is not None
         found = stream_scores(self.classifier, [], images, batch_size=batch_size, progress=progress)
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
     def _judge(self, batch: Scored) -> Verdicts:
-        values = batch.values[self.adapter.spec]
+        values = batch.values.get(self.adapter.spec, np.zeros(0))
         return Verdicts(
             [item.id for item in batch.items],
             self.classifier.classes,
@@ -116,7 +116,7 @@ class AdaptiveDetector:
 
 
 def _regroup(batches: Iterator[Scored], size: int) -> Iterator[Scored]:
-    """The same images, `size` at a time; unreadable ones go with the first of those that come after them."""
+    """The same images, `size` at a time; unreadable images join the next batch."""
     held: list[Scored] = []
     for batch in batches:
         held.append(batch)

@@ -1,4 +1,4 @@
-"""What a calibration finds: the scores of known images, and what they say about new ones."""
+"""The result of a calibration: scores of known images, and the thresholds and p-values from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
+from deltaenergy.core.classes import class_indices, first_of_name
 from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import Scored
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
 
-# This many calibration images next to the threshold are scored again alone, and the slack is this many times what that
-# changes: rounding must not decide.
+# This many calibration images next to the threshold are scored again one by one, and the slack is this many times the
+# change, so rounding never decides.
 SCORED_AGAIN, SLACK_OF_CHANGE, LARGEST_ROUNDING = 4, 8.0, 1e-3
 # This many differences of scores (8 bytes each) are held at a time.
 MARGINS_AT_ONCE = 2**22
@@ -30,25 +30,24 @@ MARGINS_AT_ONCE = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The scores of n known images, and what they say about new ones.
+    """The scores of n known images, and what follows for new images.
 
     A score that learns nothing from these images has one number per image, and an image is kept if at least k of the n
-    scores are at most its own: if it reaches the threshold s_(k). A cross-fitted score has one number per fold, and s_i
-    is compared with the number of the fold that did not learn from image i (CV+: Barber et al., Annals of Statistics
-    2021; Vovk, Annals of Mathematics and Artificial Intelligence 2015). Then there is no single threshold.
+    scores are at most its score, that is, if it reaches the threshold s_(k). A cross-fitted score has one number per
+    fold, and s_i is compared with the number of the fold that did not learn from image i (CV+: Barber et al., Annals of
+    Statistics 2021; Vovk, Annals of Mathematics and Artificial Intelligence 2015). Then there is no single threshold.
 
-    By class (Mondrian): an image that is classified as c is judged by G_c, the known images of c that are classified as
-    c. A new image of class c that is classified as c is exchangeable with these, whatever the other classes do, how
-    frequent they are, or how often they are classified as c. So the guarantee holds within c, and
-    P(p ≤ a | class c, classified as c) ≤ a. Nothing is guaranteed for images of another class: to keep those as well,
-    thresholds would have to fall to where unknown images are.
+    By class (Mondrian): an image classified as c is compared with G_c, the known images of c that are classified as c.
+    A new image of class c that is classified as c is exchangeable with these, whatever the other classes are. So the
+    guarantee holds within c, and P(p ≤ a | class c, classified as c) ≤ a. Nothing is guaranteed for images of other
+    classes: to keep them too, the threshold would have to be as low as unknown images.
 
     Attributes:
-        scores: of the known images, ascending; out of fold where the score was cross-fitted.
+        scores: of the known images, ascending; out of fold if the score was cross-fitted.
         guarantee: which share of new images is kept, and in which sense.
-        slack: how far below a threshold is rounding.
+        slack: differences to a threshold up to this are rounding.
         folds: the fold of each score, if the score was cross-fitted.
-        groups: for each score the class whose G_c it belongs to, by position; −1 if that class is not judged by itself.
+        groups: position of the class whose G_c each score belongs to; −1 for classes without their own threshold.
     """
 
     scores: Floats
@@ -64,7 +63,7 @@ class Calibration:
 
     @property
     def rank(self) -> int:
-        """k; 1 where the images are too few for the guarantee."""
+        """k; 1 if the images are too few for the guarantee."""
         return max(1, self.guarantee.rank)
 
     @cached_property
@@ -74,7 +73,7 @@ class Calibration:
 
     @cached_property
     def by_class(self) -> dict[int, Calibration]:
-        """By position, the classes that are judged by their own images, each with its part of the calibration."""
+        """The calibration of each class with its own threshold, by position."""
         parts: dict[int, Calibration] = {}
         if self.groups is not None:
             for c in np.unique(self.groups[self.groups >= 0]).tolist():
@@ -85,10 +84,10 @@ class Calibration:
         return parts
 
     def rejects(self, values: Floats, named: Ints | None = None) -> npt.NDArray[np.bool_]:
-        """Which images are rejected: fewer than k of the scores are at most theirs, or theirs is not a number.
+        """Which images are rejected: fewer than k of the scores are at most theirs, or their score is NaN.
 
-        `values` has a column for each fold if the score was cross-fitted. `named` is the class that each image is
-        classified as, which is needed with thresholds by class.
+        `values` has a column for each fold if the score was cross-fitted. `named` is the predicted class of each image,
+        needed with thresholds by class.
         """
         result = self._too_low(values)
         for c, group in self.by_class.items():
@@ -97,10 +96,10 @@ class Calibration:
         return result
 
     def p_values(self, values: Floats, named: Ints | None = None) -> Floats:
-        """Conformal p-values; NaN where none is valid.
+        """Conformal p-values; NaN if not valid.
 
-        That is: if the classifier, or a score that had one image, learned from these very images; and, with thresholds
-        by class, for images classified as a class that is not judged by itself.
+        That is the case if the classifier, or a score that had one image, learned from these images; and, with
+        thresholds by class, for images of a predicted class without its own threshold.
         """
         if self.guarantee.trained or self.guarantee.folds == 1:
             return np.full(len(values), np.nan)
@@ -113,7 +112,7 @@ class Calibration:
         return result
 
     def margins(self, values: Floats) -> Floats:
-        """How far each image is from being rejected, below 0 if it is: the k-th largest of f(x) − s_i, and the slack.
+        """The margin of each image, below 0 if it is rejected: the k-th largest of f(x) − s_i, plus the slack.
 
         For a score that is not cross-fitted this is f(x) − s_(k). Not for thresholds by class.
         """
@@ -136,7 +135,7 @@ def _needed(named: Ints | None) -> Ints:
 
 
 def class_groups(truth: Ints, named: Ints, keep: float, confidence: float | None) -> Ints:
-    """`Calibration.groups` from the class of each known image and the one that it is classified as."""
+    """`Calibration.groups` from the true and predicted class of each known image."""
     groups = np.where(truth == named, truth, -1)
     classes, counts = np.unique(groups, return_counts=True)
     return np.where(np.isin(groups, classes[counts >= least_images(keep, confidence)]), groups, -1)
@@ -149,53 +148,39 @@ def rows_next_to(values: Floats, threshold: float) -> Ints:
 
 
 def slack_of_changes(values: Floats, moved: Floats) -> float:
-    """Several times the largest change by rounding; a change of more than a thousandth is the batch's, not rounding."""
+    """Several times the largest change by rounding; a change above a thousandth comes from the batch, not from
+    rounding.
+    """
     changes = np.abs(moved - values)
     by_rounding = changes[changes <= LARGEST_ROUNDING * np.maximum(1.0, np.abs(values))]
     return SLACK_OF_CHANGE * float(by_rounding.max(initial=0.0))
 
 
-def check_calibration(
-    keep: float, confidence: float | None, *, by_class: bool = False, labels: Sequence[str] | None = None
-) -> None:
-    """Raise `InputError` for settings of `Detector.calibrate` that make no sense, before any work."""
+def check_calibration(keep: float, confidence: float | None, *, by_class: bool = False) -> None:
+    """Raise `InputError` for invalid settings of `Detector.calibrate`, before any work."""
     check_keep(keep)
     check_confidence(confidence)
     if by_class and keep == 1:
-        raise InputError("`by_class` needs `keep` below 1: one threshold for all keeps every image as it is.")
-    if labels is not None and not by_class:
-        raise InputError("`labels` are for thresholds by class: pass `by_class=True` as well.")
+        raise InputError("`by_class` needs `keep` below 1.")
 
 
-def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] | None) -> npt.NDArray[np.int64]:
+def true_classes(scored: Scored, classes: Sequence[str]) -> Ints:
     """The class of each image, by its first position in the class list."""
-    if labels is None:
-        if scored.items and all(item.label is None for item in scored.items):
-            raise InputError(
-                "by_class needs to know the class of each image. Give a folder with one subfolder per class, a table "
-                "with a label column, or labels with rows of features."
-            )
-        positions_of_images = class_indices(scored.items, classes, "by_class")
-    else:
-        if len(labels) != len(scored.items) or scored.unreadable:
-            raise InputError(
-                f"labels must hold one class name for each of the {len(scored.items)} rows, got {len(labels)}."
-            )
-        finder = ClassFinder(classes)
-        positions = [finder.find(str(label)) for label in labels]
-        for row, position in enumerate(positions):
-            if position is None:
-                raise finder.unknown("by_class", f"row {row}", [str(labels[row])])
-        positions_of_images = [position for position in positions if position is not None]
-    return np.array(first_of_name(classes), dtype=np.int64)[np.array(positions_of_images, dtype=np.int64)]
+    if scored.items and all(item.label is None for item in scored.items):
+        raise InputError(
+            "`by_class` needs the class of each image. Pass a folder with one subfolder per class, a table with a "
+            "label column, or `labels` with rows of features."
+        )
+    positions = class_indices(scored.items, classes, "by_class")
+    return np.array(first_of_name(classes), dtype=np.int64)[np.array(positions, dtype=np.int64)]
 
 
 def check_numbers(scored: Scored, spec: str) -> None:
-    """Raise `InputError` if an image's score is NaN: a threshold among such values would mean nothing."""
+    """Raise `InputError` if an image's score is NaN."""
     bad = np.flatnonzero(np.isnan(scored.values[spec]))
     if len(bad):
         raise InputError(
             f"The score {spec} of the known image {scored.items[bad[0]].id} is not a number"
-            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
-            "Leave it out, or use another score."
+            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so no threshold can be set. Remove the "
+            "image, or use another score."
         )

@@ -1,13 +1,12 @@
-"""Whether the model knows the classes at all, told by how often it names labelled images rightly.
+"""Whether the model knows the classes at all, by its accuracy on labelled images.
 
-Of N labelled images, c are named rightly; guessing among K classes is right with probability 1/K. The model is said not
-to know the classes if an exact binomial test cannot tell it from guessing, P(Binomial(N, 1/K) ≥ c) ≥ 0.01, or if it is
-hardly better: κ = (c/N − 1/K) / (1 − 1/K) < 0.1. Nothing is said of so few images that a model with κ = ½ would not
-pass the test.
+Of N labelled images, c are classified correctly; guessing among K classes is right with probability 1/K. The model does
+not know the classes if an exact binomial test cannot separate it from guessing, P(Binomial(N, 1/K) ≥ c) ≥ 0.01, or if
+it is hardly better: κ = (c/N − 1/K) / (1 − 1/K) < 0.1. There is no verdict with so few images that a model with κ = ½
+would not pass the test.
 
-Without labels there is another sign: images are no nearer to the class names than to as many random words (50 at most).
-w is the number of images whose best class name is nearer than their best word, and the classes are said to be strange
-to the model if P(Binomial(N, ½) ≥ w) ≥ 0.01.
+Without labels, images are compared with random words: as many as classes, at most 50. w is the number of images whose
+best class name is nearer than their best word, and the model does not know the classes if P(Binomial(N, ½) ≥ w) ≥ 0.01.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
-from deltaenergy.core.labels import ClassFinder, first_of_name, normal_name
+from deltaenergy.core.classes import ClassFinder, first_of_name, normal_name
 from deltaenergy.scores.negatives.pools import lexicographer_lists
 from deltaenergy.stats.thresholds import binomial_tail
 
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 SIGNIFICANCE = 0.01
 LEAST_KAPPA = 0.1
-# Words to compare class names with: things that can be seen. However many classes there are, these are enough: more
-# names than words favour the names, and the warning is left out rather than given wrongly.
+# Words to compare class names with: visible things. These are enough for any number of classes: more names than words
+# favour the names, so the warning is rather missed than wrong.
 WORD_FILES = ("noun.artifact", "noun.animal", "noun.food", "noun.plant", "noun.object")
 MOST_WORDS = 50
 FEWEST_IMAGES = 20
@@ -46,7 +45,7 @@ class UnknownClassesWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """Of each class that has labelled images: its name, how many there are, and how many are classified correctly."""
+    """For each class with labelled images: its name, their number, and how many are classified correctly."""
 
     rows: tuple[tuple[str, int, int], ...]
 
@@ -60,7 +59,7 @@ class ClassAccuracy:
         return sum(correct for _, _, correct in self.rows) / self.images
 
     def worst(self, count: int) -> list[tuple[str, int, int]]:
-        """The classes with the lowest accuracy among those with a mistake; of equal ones, those with more images."""
+        """The least accurate classes that have a mistake; on ties, those with more images."""
         wrong = [row for row in self.rows if row[2] < row[1]]
         return sorted(wrong, key=lambda row: (row[2] / row[1], -row[1]))[:count]
 
@@ -87,7 +86,7 @@ def _positions(classes: Sequence[str], items: Sequence[ImageItem]) -> list[int |
 
 
 def names_by_chance(correct: int, images: int, classes: int) -> bool:
-    """Whether so many right answers are no sign of knowing the classes; False where there are too few to tell."""
+    """Whether this accuracy is compatible with guessing; False if there are too few images to tell."""
     if classes < 2 or images < 1:
         return False
     chance = 1 / classes
@@ -99,7 +98,7 @@ def names_by_chance(correct: int, images: int, classes: int) -> bool:
 
 
 def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The model", stacklevel: int = 2) -> bool:
-    """Say so if `who` does not know the classes; returns whether it was said."""
+    """Warn if `who` does not know the classes; returns whether it warned."""
     if not names_by_chance(correct, images, classes):
         return False
     warnings.warn(
@@ -116,7 +115,7 @@ def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The m
 def warn_of_guesses(
     classes: Sequence[str], truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], *, stacklevel: int = 2
 ) -> None:
-    """Warn if predictions of labelled images are no better than guesses; a name that stands twice is one class."""
+    """Warn if predictions of labelled images are no better than guesses; duplicate names are one class."""
     first = np.array(first_of_name(classes))
     correct = int((first[truth] == first[predicted]).sum())
     warn_of_chance(correct, len(truth), len(set(first.tolist())), stacklevel=stacklevel + 1)
@@ -132,8 +131,8 @@ def warn_if_unknown(
 ) -> None:
     """Warn if the classes of some images seem unknown: by their labels if all have one, else by random words.
 
-    Labels that are no classes, such as folders by year, tell nothing. Words are asked about where there are features,
-    and class names alone made the classifier.
+    Labels that are not classes, such as folders by year, are ignored. Words are used if there are features and the
+    classifier comes from class names.
     """
     truth = _positions(classifier.classes, items)
     if truth and None not in truth:
@@ -143,7 +142,7 @@ def warn_if_unknown(
 
 
 def asks_words(classifier: Classifier) -> bool:
-    """Whether class names can be compared with other words: they made the classifier, by a text tower."""
+    """Whether class names can be compared with other words: the classifier is their text features."""
     return isinstance(classifier, ZeroShotClassifier) and classifier.base_model.text is not None
 
 
@@ -159,7 +158,7 @@ def _warn_by_words(classifier: Classifier, features: npt.NDArray[np.float32], *,
         warnings.warn(
             f"Of these {len(z)} images {wins} are nearer to one of the class names than to one of {len(words)} random "
             "words. The model does not seem to know these classes, or the images show none of them. Check the names "
-            "and the images, or take another model.",
+            "and the images, or use another model.",
             UnknownClassesWarning,
             stacklevel=stacklevel + 1,
         )

@@ -1,11 +1,12 @@
-"""The Detector: classifier + score + threshold. It says which class an image is, and whether it is any of them."""
+"""The Detector: classifier + score + threshold."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
-from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
     Calibration,
     check_calibration,
@@ -51,7 +51,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.source import as_source
+from deltaenergy.source import as_source, require_images
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Detector(HasRepr):
-    """A classifier that knows what it does not know.
+    """Classifies images and rejects those that belong to none of the classes.
 
     Any number of threads may `predict` and `stream` with one detector at the same time.
 
@@ -69,9 +69,9 @@ class Detector(HasRepr):
         classifier: zero-shot or tuned.
         score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
             `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.registry`).
-        state: what the score has learned before, if this detector was saved.
-        calibration: what `calibrate` found before, or the threshold `from_names`.
-        kept_images: the calibration images that it kept.
+        state: what the score learned, for a saved detector.
+        calibration: the result of `calibrate` or `from_names`.
+        kept_images: the stored calibration images.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class Detector(HasRepr):
         check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(default_score(classifier.model) if score is None else score)
-        # What the known images, or class names alone, say about new ones; None before `calibrate`.
+        # The threshold from known images or class names; None before `calibrate`.
         self.calibration = calibration
-        # The calibration images themselves, where they were to be kept.
+        # The calibration images, with `keep_images`.
         self.kept_images = kept_images
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
-        # On labelled calibration images.
+        # Accuracy on labelled calibration images.
         self.class_accuracy: ClassAccuracy | None = None
-        # Bound when it is first needed: negative labels take minutes.
+        # Bound on first use: negative labels take minutes.
         self._scorer = self.score.bind(classifier, state=state) if state else None
         self._binding = threading.Lock()
 
@@ -109,9 +109,9 @@ class Detector(HasRepr):
     def from_names(
         cls, classifier: Classifier, score: str | Score | None = None, *, progress: Progress | None = None
     ) -> Detector:
-        """A detector whose threshold is set from class names alone (`detector.names`): nothing is guaranteed.
+        """A detector with a threshold from class names (`detector.names`), without a guarantee.
 
-        The score is `delta-energy+words` by default; with parameters, it may bring words of your own.
+        The score is `delta-energy+words` by default; its parameters can set your own words.
         """
         detector = cls(classifier, names_score(classifier) if score is None else score)
         check_names_score(classifier, detector.score)
@@ -132,47 +132,45 @@ class Detector(HasRepr):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> Detector:
-        """Set the threshold on known images, so that the share `keep` of new images like these is kept.
+        """Set the threshold on known images, to keep the share `keep` of new images like these.
 
         The threshold is s_(k), the k-th smallest of the n scores (`thresholds.rank_of`). By default `keep` holds on
         average: k = ⌊(1 − keep)(n + 1)⌋. With a `confidence` such as 0.9, at least the share `keep` of new images is
-        kept, with this confidence: k is smaller. `guarantee` says which it is. Where the images are too few, the
-        smallest score is the threshold, and a `NoGuarantee` warning says how many are needed.
+        kept, with this confidence: k is smaller. See `guarantee`. With too few images the smallest score is the
+        threshold, and a `NoGuarantee` warning says how many are needed.
 
         Their scores also give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images
         exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
 
-        A score that must learn from images is cross-fitted: it learns from four fifths of them at a time, each image is
-        scored by the scorer that did not see it, and a new one is compared with each of these (`Calibration`). Then
-        there is no single threshold, and the guarantee is not exact.
+        A score that learns from images is cross-fitted: it learns from four fifths of them at a time, and each image is
+        scored by the scorer that did not see it (`Calibration`). Then there is no single threshold, and the guarantee
+        is not exact.
 
         With `by_class`, each class that has enough images gets its own threshold (see `calibration.Calibration`).
-        Images have their class from their folder or table; for rows of features pass `labels`. Unreadable images are
-        skipped with a warning.
+        Classes come from the folder or table; for rows of features pass `labels`. Unreadable images are skipped with a
+        warning.
 
-        With `trained`, the classifier was trained on these images: nothing is guaranteed then, and there are no
+        Pass `trained` if the classifier was trained on these images: then there is no guarantee and there are no
         p-values.
 
-        With `keep_images`, features and thumbnails of the images that set the threshold are kept, and saved with the
-        detector: a rejected image can be compared with them (`explain.why`).
+        With `keep_images`, features and thumbnails of the images are stored and saved with the detector, for
+        `explanation.why`.
 
         With `tolerate`, such as `"blur,noise,jpeg"`, each image has an even chance of being corrupted by one of these
         (`data.corruptions`), and the guarantee is for such a mixture: more corrupted images are kept, and fewer unknown
-        ones rejected (docs/thresholds.md).
+        images are rejected.
         """
         kinds = corruption_kinds(tolerate) if tolerate else ()
-        check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = as_source(images)
+        check_calibration(keep, confidence, by_class=by_class)
+        given = as_source(images, labels)
         if kinds:
-            if not isinstance(given, ImageStream):
-                raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
-            given = as_source(half_corrupted(given, kinds))
+            given = as_source(half_corrupted(require_images(given, "`tolerate`"), kinds))
         check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
-        scorer = self.unfitted_scorer  # what it learned from other images is learned again
+        scorer = self.unfitted_scorer  # to learn again from these images
         encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
-            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
+            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer]), measured=False)
         keep_features = keep_images or asks_words(self.classifier)
         scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
         warn_if_unknown(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
@@ -185,14 +183,7 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored,
-            keep,
-            confidence,
-            scorer=fitted,
-            by_class=by_class,
-            labels=labels,
-            trained=trained,
-            keep_images=keep_images,
+            scored, keep, confidence, scorer=fitted, by_class=by_class, trained=trained, keep_images=keep_images
         )
         if kinds:
             found = self.require_calibration()
@@ -211,16 +202,15 @@ class Detector(HasRepr):
         *,
         scorer: AnyScorer | None = None,
         by_class: bool = False,
-        labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
-        """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
+        """`calibrate` from scores of known images; a score that learns needs its cross-fitted `scorer`."""
         spec = self.score.spec
-        truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
+        truth = true_classes(scored, self.classifier.classes) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
-            raise InputError("calibrate needs at least one readable known image, and got none.")
+            raise InputError("calibrate needs at least one readable known image.")
         check_numbers(scored, spec)
         if isinstance(scorer, CrossFitted):
             self._scorer, folds = FoldScorer.of(scorer.scorers), scorer.folds
@@ -244,10 +234,10 @@ class Detector(HasRepr):
         return self
 
     def _widen_slack(self, scored: Scored, scorer: AnyScorer) -> None:
-        """Score the images next to the threshold again, one at a time; the slack is several times what that changes.
+        """Score the images next to the threshold again, one by one; the slack is several times the change.
 
-        How much a score is moved by the rounding of an encoder depends on both: some saturated scores by far more,
-        relative to their size, than any rule would allow for.
+        Rounding in an encoder changes some saturated scores far more, relative to their size, than a fixed rule would
+        allow.
         """
         spec, known, bounds = self.score.spec, self.require_calibration(), self.bounds()
         values = scored.values[spec]
@@ -256,7 +246,7 @@ class Detector(HasRepr):
         alone = dict(zip((item.id for item in again.items), self.values_of(again)))
         rows = [row for row in near if scored.items[row].id in alone]
         moved = [alone[scored.items[row].id] for row in rows]
-        if isinstance(scorer, CrossFitted):  # the number of the fold that had not seen the image
+        if isinstance(scorer, CrossFitted):  # the number of the fold that did not see the image
             moved = [each[scorer.folds[row]] for each, row in zip(moved, rows)]
         self.calibration = replace(known, slack=max(known.slack, slack_of_changes(values[rows], np.array(moved))))
 
@@ -269,26 +259,23 @@ class Detector(HasRepr):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> Verdicts:
-        """A verdict for every readable image (or row of unit features); the others are in `.unreadable`.
+        """A verdict for every readable image (or row of unit features); `.unreadable` lists the others.
 
-        With `top_k`, each verdict has that many of the closest classes. With `fdr`, the threshold plays no part: in
-        expectation at most that share of the rejected images are known (`thresholds.benjamini_hochberg` on the
-        p-values of all these images together).
+        With `top_k`, each verdict has that many of the closest classes. With `fdr`, the threshold is not used: in
+        expectation at most that share of the rejected images is known (`thresholds.benjamini_hochberg` on the p-values
+        of all these images).
         """
-        if fdr is not None:
-            self.check_controls(fdr)
-        stream = self._stream(images, top_k, batch_size, progress, fdr)
-        verdicts = Verdicts.concat([self.judge(NOTHING_SCORED, top_k), *stream.batches()])
-        return verdicts if fdr is None else self.control(verdicts, fdr)
+        stream = self.stream(images, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress)
+        return Verdicts.concat(stream.batches())
 
     def control(self, verdicts: Verdicts, fdr: float) -> Verdicts:
-        """The same images, rejected so that in expectation at most the share `fdr` of the rejected ones are known."""
+        """The same images with new verdicts: in expectation at most the share `fdr` of the rejected images is known."""
         self.check_controls(fdr)
         rejected = benjamini_hochberg(verdicts.p_values, fdr) | np.isnan(verdicts.scores)
         return replace(verdicts, is_ood=rejected, fdr=fdr)
 
     def check_controls(self, fdr: float) -> None:
-        """Raise unless this detector's p-values can control the share of false discoveries."""
+        """Raise unless this detector's p-values can control the false discovery rate."""
         check_fdr(fdr)
         known = self.require_calibration()
         if known.groups is not None:
@@ -305,32 +292,50 @@ class Detector(HasRepr):
             )
 
     def stream(
-        self, images: Any, *, top_k: int = 1, batch_size: int = 32, progress: Progress | None = None
+        self,
+        images: Any,
+        *,
+        fdr: float | None = None,
+        top_k: int = 1,
+        batch_size: int = 32,
+        progress: Progress | None = None,
     ) -> VerdictStream:
-        """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
+        """The verdicts of `predict` one by one, in bounded memory.
 
-        Wrong arguments raise at once; images are read as verdicts are asked for.
+        Wrong arguments raise at once; images are read as the stream is read. With `fdr`, the first verdict comes when
+        all images have been scored.
         """
-        return self._stream(images, top_k, batch_size, progress)
-
-    def _stream(
-        self, images: Any, top_k: int, batch_size: int, progress: Progress | None, fdr: float | None = None
-    ) -> VerdictStream:
         self.require_threshold()
-        batches = stream_scores(
-            self.classifier,
-            [self.scorer],
-            images,
-            top_k=top_k,
-            batch_size=batch_size,
-            progress=progress,
+        return VerdictStream(self.batches(images, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress))
+
+    def batches(
+        self,
+        images: Any,
+        *,
+        fdr: float | None = None,
+        top_k: int = 1,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Iterator[Verdicts]:
+        """The same as tables: an empty one, then one for each batch, or with `fdr` one for all images.
+
+        Without a threshold, `is_ood` is None.
+        """
+        if fdr is not None:
+            self.check_controls(fdr)
+        scored = stream_scores(
+            self.classifier, [self.scorer], images, top_k=top_k, batch_size=batch_size, progress=progress
         )
-        return VerdictStream(self.judge(batch, top_k, fdr) for batch in batches)
+        parts = (self.judge(batch, top_k, fdr) for batch in chain([NOTHING_SCORED], scored))
+        return parts if fdr is None else self._controlled(parts, fdr)
+
+    def _controlled(self, parts: Iterable[Verdicts], fdr: float) -> Iterator[Verdicts]:
+        yield self.control(Verdicts.concat(parts, keep_items=True), fdr)
 
     def judge(self, scored: Scored, top_k: int = 1, fdr: float | None = None) -> Verdicts:
-        """Verdicts from scores that are known already; without a threshold, `is_ood` is None.
+        """Verdicts from scores; without a threshold, `is_ood` is None.
 
-        `more_like` is found where features were kept; also for what `control` may reject at this `fdr`.
+        `more_like` needs stored features; it is also set for images that `control` may reject at this `fdr`.
         """
         spec, count = self.score.spec, len(scored.predicted)
         values = scored.values.get(spec, np.zeros(0))
@@ -357,7 +362,7 @@ class Detector(HasRepr):
         )
 
     def _more_like(self, scored: Scored, asked: npt.NDArray[np.bool_]) -> list[str | None]:
-        """For these images the word with the largest cosine, where the score has words and features were kept."""
+        """The word with the largest cosine for each image, if the score has words and features were stored."""
         found: list[str | None] = [None] * len(asked)
         if self._has_words and scored.features is not None and asked.any():
             words, features = self.words.kept, self.scorer.state["negatives"].float().cpu().numpy()
@@ -367,40 +372,40 @@ class Detector(HasRepr):
         return found
 
     def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
-        """What `rejects` and `p_values` compare: the scores, with a column for each fold if there are folds."""
+        """The scores for `rejects` and `p_values`, with a column per fold if there are folds."""
         return scored.by_fold.get(self.score.spec, scored.values[self.score.spec])
 
     def rejects(
         self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Which scores are below the threshold by more than rounding, or not a number.
+        """Which scores are below the threshold by more than rounding, or NaN.
 
-        A detector with thresholds by class needs the position of the class that each image is classified as.
+        With thresholds by class, pass the position of each image's predicted class.
         """
         return self.require_threshold().rejects(values, None if predicted is None else self._first[predicted])
 
     def p_values(
         self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.float64]:
-        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); NaN where none is valid (`Calibration.p_values`).
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); NaN if not valid (`Calibration.p_values`).
 
-        With thresholds by class, the calibration images are those of the class that the image is classified as.
+        With thresholds by class, only calibration images of the predicted class count.
         """
         return self.require_threshold().p_values(values, None if predicted is None else self._first[predicted])
 
     @property
     def threshold(self) -> float | None:
-        """Images that score below it are rejected; None before `calibrate`, and for a score that was cross-fitted."""
+        """Images that score below it are rejected; None before `calibrate`, and for a cross-fitted score."""
         return None if self.calibration is None else self.calibration.threshold
 
     @property
     def guarantee(self) -> Guarantee | NamesRule | None:
-        """What the threshold guarantees for new images: nothing, if it is a `NamesRule`; None before `calibrate`."""
+        """The guarantee of the threshold for new images (none for a `NamesRule`); None before `calibrate`."""
         return None if self.calibration is None else self.calibration.guarantee
 
     @property
     def calibration_scores(self) -> npt.NDArray[np.float64]:
-        """Of the known images, ascending: the reference distribution of p-values."""
+        """Scores of the known images, ascending: the reference of p-values."""
         return self.calibration.scores if isinstance(self.calibration, Calibration) else np.zeros(0)
 
     @property
@@ -410,7 +415,7 @@ class Detector(HasRepr):
         return {self.classifier.classes[k]: bound for k, bound in own.items()}
 
     def bounds(self) -> npt.NDArray[np.float64] | None:
-        """The threshold of each class, by position: its own, or the one of all; None if there is no threshold."""
+        """The threshold of each class, by position: its own, or the common threshold; None without a threshold."""
         threshold = self.require_threshold().threshold
         if threshold is None:
             return None
@@ -419,21 +424,21 @@ class Detector(HasRepr):
 
     @property
     def _first(self) -> npt.NDArray[np.int64]:
-        """For each class the first position of the same name: classes that stand twice count as one."""
+        """For each class the first position of the same name: duplicates count as one class."""
         return np.array(first_of_name(self.classifier.classes), dtype=np.int64)
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
-        """Probabilities (N, K) of the classes among themselves: softmax at the model's own temperature; no verdict."""
+        """Class probabilities (N, K): softmax at the model's own temperature, without verdicts."""
         return self.classifier.predict_proba(images, batch_size=batch_size)
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
-        """The k most probable classes of each image with their probabilities, the best first; no verdict."""
+        """The k most probable classes of each image with their probabilities, best first, without verdicts."""
         return self.classifier.top_k(images, k, batch_size=batch_size)
 
     def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
-        """A histogram of the calibration scores with the threshold, and of the scores of `verdicts` next to them.
+        """Plot a histogram of the calibration scores, the threshold, and the scores of `verdicts`.
 
-        On matplotlib's axes `ax` or new ones, which are returned.
+        Draws on matplotlib's axes `ax`, or new axes, and returns them.
         """
         from deltaenergy.detector.inline import score_histogram
 
@@ -454,7 +459,7 @@ class Detector(HasRepr):
         if self.calibration is None:
             facts["threshold"] = "none yet, call calibrate"
         elif isinstance(self.calibration, NamesRule):
-            facts["threshold"] = f"{self.threshold:.6g}, from class names alone"
+            facts["threshold"] = f"{self.threshold:.6g}, from class names"
         else:
             keeps = f"keeps {percent(self.calibration.guarantee.keep)} by {len(self.calibration_scores):,} images"
             facts["threshold"] = f"{'none' if self.threshold is None else f'{self.threshold:.6g}'}, {keeps}"
@@ -483,13 +488,13 @@ class Detector(HasRepr):
         return replace(scorer, fitted=not self.score.needs_fit)
 
     def prepare(self, progress: Progress | None = None) -> Detector:
-        """Compute the score's text-side state now rather than with the first image: negative labels take minutes."""
+        """Compute the score's text features now, not with the first image: negative labels take minutes."""
         self._bind(progress)
         return self
 
     @property
     def score_state(self) -> Mapping[str, torch.Tensor]:
-        """What the score has learned so far, by name: nothing if it has not been prepared."""
+        """What the score has learned, by name; empty if it has not been prepared."""
         return {} if self._scorer is None else self._scorer.state
 
     def _bind(self, progress: Progress | None) -> Scorer:
@@ -499,15 +504,16 @@ class Detector(HasRepr):
             return self._scorer
 
     def save(self, folder: str | Path) -> None:
-        """Write the detector to a folder, in place of one that is there: `detector.json` and a safetensors file."""
+        """Write the detector to a folder, replacing one that is there: `detector.json` and a safetensors file."""
         from deltaenergy.detector.saved import save_detector
 
         save_detector(self, folder)
 
     def push_to_hub(self, repo: str, **options: Any) -> str:
-        """Send it to the Hugging Face hub as owner/name, with a model card; options of `hub_detectors.push_detector`.
+        """Upload it to the Hugging Face Hub as owner/name, with a model card.
 
-        These are `evaluation`, whose figures the card tells, `private`, `with_images` and `message`.
+        Options are those of `detector.hub.push_detector`: `evaluation` (results for the card), `private`, `with_images`
+        and `message`.
         """
         from deltaenergy.detector.hub import push_detector
 
@@ -515,26 +521,25 @@ class Detector(HasRepr):
 
     @classmethod
     def load(cls, folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Detector:
-        """Read a detector that `save` wrote, with the model it names or the one given, and check that they match.
+        """Read a detector that `save` wrote. `model` replaces the recorded model; both must match.
 
-        `hf:owner/name` is one that `push_to_hub` sent; `hf:owner/name@revision` an earlier one.
+        `hf:owner/name` reads from the Hugging Face Hub; `hf:owner/name@revision` an earlier version.
         """
         from deltaenergy.detector.saved import load_detector
 
         return load_detector(folder, model, device)
 
     def require_threshold(self) -> Calibration | NamesRule:
-        """What decides about an image, or an error that says how to get it."""
+        """The calibration or rule, or an error that says how to get one."""
         if self.calibration is None:
             raise NotFittedError("This detector has no threshold yet: call calibrate(known_images) first.")
         return self.calibration
 
     def require_calibration(self) -> Calibration:
-        """What `calibrate` found, or an error that says to call it."""
+        """The calibration, or an error that says to call `calibrate`."""
         known = self.require_threshold()
         if isinstance(known, NamesRule):
             raise NotFittedError(
-                "This needs known images, and the threshold of this detector is set from class names alone: call "
-                "calibrate(known_images) first."
+                "The threshold of this detector is set from class names: call calibrate(known_images) first."
             )
         return known

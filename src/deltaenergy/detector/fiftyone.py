@@ -1,12 +1,12 @@
-"""Verdicts for FiftyOne: `labels.json` and `data.json` as its FiftyOneImageClassificationDataset importer reads them.
+"""Verdicts for FiftyOne: `labels.json` and `data.json` for its FiftyOneImageClassificationDataset importer.
 
     data.json       {"<id>": "<path of the image>", …}
     labels.json     {"classes": ["dog", …], "labels": {"<id>": {"label": 0, "confidence": 0.9, "attributes": {…}}, …}}
 
     fiftyone.Dataset.from_dir(folder, dataset_type=fiftyone.types.FiftyOneImageClassificationDataset)
 
-An image that is none of the classes has the label *none of these*, and its closest class among the attributes.
-FiftyOne itself is not needed to write them, and images stay where they are.
+A rejected image has the label *none of these*, and its closest class as an attribute. FiftyOne is not needed to write
+the files, and images are not copied.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from typing import Any
 
 from deltaenergy.detector.verdict import NONE_OF_THESE
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, write_json
+from deltaenergy.files import lock_folder, write_json
 
 LABELS, DATA = "labels.json", "data.json"
-# What stands in a place of its own.
+# Columns that are not attributes.
 _OWN = frozenset({"path", "id", "label", "confidence"})
 
 
 def names_fiftyone(path: str | Path) -> bool:
-    """Whether a place for results is one for FiftyOne: a folder called `fiftyone`, or `….fiftyone`."""
+    """Whether results go to FiftyOne: a folder named `fiftyone`, or `….fiftyone`."""
     name = Path(path).name.lower()
     return name == "fiftyone" or name.endswith(".fiftyone")
 
 
 def check_fiftyone(folder: str | Path) -> None:
-    """Raise `InputError` for a folder where FiftyOne would look at something else than what we write."""
+    """Raise `InputError` for a folder where FiftyOne would read other files than ours."""
     if (Path(folder) / "data").exists():
         raise InputError(
-            f"{folder} holds data, and FiftyOne would look there for the images rather than in {DATA}: choose another "
-            "folder."
+            f"{folder} has a folder data, and FiftyOne would look there for the images rather than in {DATA}: choose "
+            "another folder."
         )
 
 
 def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classes: Sequence[str]) -> tuple[int, int]:
-    """Write both files; returns how many images are in them, and how many were left out because they are no files.
+    """Write both files; returns how many images they have, and how many were skipped because they are not files.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
         rows: `path`, `label` and `confidence` of each image; all else, such as `score` and `is_ood`, becomes an
             attribute.
         classes: the class names.
@@ -63,7 +63,7 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
         if not path.is_file():
             left_out += 1
             continue
-        # Without a dot: FiftyOne takes what follows one for an ending.
+        # Without a dot: FiftyOne reads what follows as a file extension.
         name = f"image-{number:07}"
         data[name] = os.path.abspath(path)  # noqa: PTH100
         rejected = bool(row.get("is_ood"))
@@ -73,7 +73,7 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
             "confidence": _value(row.get("confidence")),
             "attributes": {"closest_class": row["label"], **attributes},
         }
-    with FolderLock(folder):
+    with lock_folder(folder):
         write_json(Path(folder) / DATA, data)
         write_json(Path(folder) / LABELS, {"classes": list(places), "labels": labels})
     return len(data), left_out

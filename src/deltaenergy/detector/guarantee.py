@@ -1,4 +1,4 @@
-"""What a threshold guarantees for new images, as numbers and in words."""
+"""What a threshold guarantees for new images, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class NoGuarantee(ResultWarning):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a threshold guarantees for new images like those it was set on; `str()` says it in words.
+    """What a threshold guarantees for new images like those it was set on; `str()` gives it as text.
 
     Attributes:
         keep: the share of known images to keep.
         confidence: None: that share is kept on average. A number: at least that share is kept, with this confidence.
-        images: how many set the threshold.
-        folds: how many parts the score was cross-fitted in; 0 for a score that learned nothing from these images.
-        trained: whether the classifier was trained on these images. Then nothing is guaranteed.
+        images: number of images that set the threshold.
+        folds: number of folds of a cross-fitted score; 0 for a score that does not learn.
+        trained: whether the classifier was trained on these images; then nothing is guaranteed.
         own: classes with their own threshold.
         pooled: classes with too few images for one.
         tolerate: kinds of corruption that half of the images had (`data.corruptions`).
@@ -40,7 +40,7 @@ class Guarantee:
 
     @property
     def rank(self) -> int:
-        """The k of the threshold s_(k); 0 if the images are too few, and then the smallest score is the threshold."""
+        """The k of the threshold s_(k); 0 with too few images: then the smallest score is the threshold."""
         return rank_of(self.images, self.keep, self.confidence)
 
     @property
@@ -55,7 +55,7 @@ class Guarantee:
 
     @property
     def at_least(self) -> float | None:
-        """The share that is kept with 90% confidence (`kept_at_least`); None where this law does not hold."""
+        """The share that is kept with 90% confidence (`kept_at_least`); None if it does not apply."""
         exact = self.holds and self.confidence is None and not self.folds
         return kept_at_least(self.images, self.rank) if exact else None
 
@@ -71,7 +71,7 @@ class Guarantee:
         return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields and the words, as JSON values."""
+        """The fields and the text, as JSON values."""
         lists = {name: list(getattr(self, name)) for name in ("own", "pooled", "tolerate")}
         more = {**lists, "at_least": self.at_least, "text": str(self)}
         return {**asdict(self), **more}

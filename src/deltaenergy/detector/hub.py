@@ -1,10 +1,10 @@
-"""Detectors on the Hugging Face hub: a repository holds the folder that `Detector.save` writes, and a model card.
+"""Detectors on the Hugging Face Hub: a repository has the folder that `Detector.save` writes, and a model card.
 
     detector.push_to_hub("me/pets", evaluation=result)
     Detector.load("hf:me/pets")                              # or hf:me/pets@REVISION; --detector hf:me/pets
 
-Only what a detector is made of is fetched: JSON and safetensors. The model that it was made with is not part of it, and
-is not downloaded because its name stands in a file.
+Only JSON and safetensors files are downloaded. The model is not part of the repository, and a name in a file does not
+download it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from deltaenergy import __version__
 from deltaenergy.detector.saved import HUB, RECORD, save_detector
-from deltaenergy.errors import InputError, ModelUnavailableError
+from deltaenergy.errors import InputError, ModelUnavailableError, first_line
 from deltaenergy.files import write_text
 from deltaenergy.models.loading.hub import is_repository
 
@@ -38,11 +38,10 @@ def fetch_detector(name: str) -> Path:
     _check_repo(repo)
     try:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=_PATTERNS))
-    except Exception as error:  # of many kinds: no network, no such repository or revision, no right to read it
+    except Exception as error:  # many types: no network, no such repository or revision, no permission to read it
         raise ModelUnavailableError(
-            f"The detector {HUB}{name} could not be had from the Hugging Face hub: {_first_line(error)}\n"
-            f"Check the name and your rights, or fetch it where there is network, with `hf download {repo}`, and give "
-            "the folder."
+            f"The detector {HUB}{name} could not be downloaded from the Hugging Face Hub: {first_line(error)}\nCheck "
+            f"the name and your permissions, or download it elsewhere with `hf download {repo}`, and pass the folder."
         ) from error
 
 
@@ -55,14 +54,14 @@ def push_detector(
     with_images: bool = False,
     message: str | None = None,
 ) -> str:
-    """Send a detector to the hub, with a model card; returns the address of the commit.
+    """Upload a detector to the Hub, with a model card; returns the URL of the commit.
 
     Args:
         detector: calibrated.
-        repo: owner/name; made if it does not exist.
-        evaluation: what `evaluate` found, for the card's figures.
-        private: whether only its owner can see a repository that is made now.
-        with_images: whether small pictures of calibration images may go along, where the detector keeps some.
+        repo: owner/name; created if it does not exist.
+        evaluation: result of `evaluate`, for the card.
+        private: whether a new repository is private.
+        with_images: allow to upload thumbnails of calibration images, if the detector stores them.
         message: of the commit.
     """
     from huggingface_hub import HfApi
@@ -71,8 +70,8 @@ def push_detector(
     detector.require_threshold()
     if detector.kept_images is not None and not with_images:
         raise InputError(
-            "This detector holds small pictures of its calibration images, which everyone who can read the repository "
-            "could see. Give with_images=True if they may, or calibrate without keep_images."
+            "This detector contains thumbnails of its calibration images, visible to everyone who can read the "
+            "repository. Pass with_images=True to publish them, or calibrate without keep_images."
         )
     with tempfile.TemporaryDirectory(prefix="deltaenergy-") as temporary:
         folder = Path(temporary) / "detector"
@@ -86,26 +85,26 @@ def push_detector(
                 folder_path=str(folder),
                 commit_message=message or f"Detector by deltaenergy {__version__}",
                 allow_patterns=[*_PATTERNS, CARD],
-                # Tensors of the detector before, which no record names any more.
+                # Tensors of the previous detector, which no record names any more.
                 delete_patterns=[_PATTERNS[1]],
             )
-        except Exception as error:  # of many kinds: no network, not signed in, no right to write
+        except Exception as error:  # many types: no network, not signed in, no permission to write
             raise ModelUnavailableError(
-                f"The detector could not be sent to {repo!r}: {_first_line(error)}\n"
-                "Sign in with `hf auth login`, and check that you may write to that repository."
+                f"The detector could not be uploaded to {repo!r}: {first_line(error)}\nSign in with `hf auth login`, "
+                "and check your write permission for that repository."
             ) from error
     return str(getattr(commit, "commit_url", commit))
 
 
 def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = None) -> str:
-    """The README.md of a repository: what it is, classes, calibration, measured figures, limits, how to use it."""
+    """The README.md of a repository: description, classes, calibration, results, limits, usage."""
     classifier, score = detector.classifier, detector.score
     classes = list(dict.fromkeys(classifier.classes))
     shown = ", ".join(_plain(name) for name in classes[:_CLASSES_SHOWN])
     more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
     base = classifier.base_model.name
     known = len(detector.calibration_scores)
-    made = f"set on {known:,} images" if known else "from class names alone"
+    made = f"set on {known:,} images" if known else "set from class names"
     threshold = "none, cross-fitted" if detector.threshold is None else f"{detector.threshold:.6g}"
     lines = [
         "---",
@@ -118,7 +117,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "",
         f"# {repo.split('/')[-1]}",
         "",
-        f"Says which of {len(classes):,} classes an image is, and whether it is any of them at all.",
+        f"Classifies images into {len(classes):,} classes, and rejects those that belong to none of them.",
         "",
         "```python",
         "import deltaenergy as de",
@@ -150,11 +149,11 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "",
         "## Limits",
         "",
-        "- The threshold holds for images like those it was set on. Calibrate again on your own: "
+        "- The threshold holds for images like those it was set on. Recalibrate on your own images: "
         "`deltaenergy.calibrate('good/', detector)`.",
         "- How many unknown images are found depends on the unknowns; only those above were measured.",
-        "- An image that was made to be accepted may be.",
-        *(["- It holds small pictures of its calibration images."] if detector.kept_images is not None else []),
+        "- Images crafted to be kept may be kept.",
+        *(["- It contains thumbnails of its calibration images."] if detector.kept_images is not None else []),
         "",
     ]
     return "\n".join(lines)
@@ -162,8 +161,8 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
 
 def _figures(evaluation: Evaluation | None) -> list[str]:
     if evaluation is None or not (evaluation.accuracy or evaluation.detection):
-        return ["Not measured: give `push_to_hub(…, evaluation=de.evaluate(…))`."]
-    lines = ["| what | on | value | 95 % interval |", "|---|---|---:|---:|"]
+        return ["Not measured: pass `push_to_hub(…, evaluation=de.evaluate(…))`."]
+    lines = ["| metric | on | value | 95% interval |", "|---|---|---:|---:|"]
     lines += [_row("accuracy", row.set, row.accuracy) for row in evaluation.accuracy]
     for found in evaluation.detection:
         where = f"{found.closed} against {found.open}"
@@ -173,11 +172,11 @@ def _figures(evaluation: Evaluation | None) -> list[str]:
 
 def _row(what: str, where: str, value: Estimate) -> str:
     interval = f"{100 * value.low:.1f} to {100 * value.high:.1f}"
-    return f"| {_plain(what)} | {_plain(where)} | {100 * value.value:.1f} % | {interval} |"
+    return f"| {_plain(what)} | {_plain(where)} | {100 * value.value:.1f}% | {interval} |"
 
 
 def _plain(text: str) -> str:
-    """Names come from anywhere: in a card they are text, neither markup nor a new line."""
+    """Names come from anywhere: in a card they are plain text without markup or line breaks."""
     kept = " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in kept)
 
@@ -185,7 +184,3 @@ def _plain(text: str) -> str:
 def _check_repo(repo: str) -> None:
     if not is_repository(repo):
         raise InputError(f"{repo!r} is not a repository of the Hugging Face Hub: write owner/name.")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""What verdicts and evaluations show in a notebook: images as HTML, and figures by matplotlib where it is installed.
+"""Verdicts and evaluations in a notebook: images as HTML, and plots if matplotlib is installed.
 
-Images are small JPEG data in the cell itself. Nothing runs, and nothing is fetched.
+Images are embedded as small JPEGs. No script runs, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Pictures in a cell, their side on the screen, and that of the data, for dense screens.
+# Images per cell, their size on screen, and the size of the data, for dense screens.
 MOST, SIDE, DATA_SIDE, QUALITY = 12, 96, 192, 75
-# Told apart by colour-blind readers (Okabe and Ito).
+# Distinct for colour-blind readers (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 LINE = "#444444"
 
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture with the lines below it; `known` decides their colour."""
+    """An image with text below it; `known` sets the colour."""
 
     item: ImageItem
     lines: tuple[str, ...]
@@ -39,9 +39,9 @@ class Shot:
 
 
 def pictures_html(shots: Sequence[Shot]) -> str:
-    """The first pictures of those that can be read; nothing if none can."""
+    """The first readable images; empty if there are none."""
     cards: list[str] = []
-    for shot in shots[: 4 * MOST]:  # where the first have no file, the others will not either
+    for shot in shots[: 4 * MOST]:  # if the first have no file, the others have none either
         data = square_jpeg(shot.item, DATA_SIDE, QUALITY) if len(cards) < MOST else None
         if data is None:
             continue
@@ -65,7 +65,7 @@ def _text(text: str) -> str:
 
 
 def interleaved(first: Iterable[Shot], second: Iterable[Shot]) -> list[Shot]:
-    """Half of the pictures of each kind, or more where the other kind has fewer."""
+    """Half of the images of each kind, or more if the other kind has fewer."""
     one, two = list(first), list(second)
     half = MOST // 2
     return one[: max(half, MOST - len(two))] + two[: max(half, MOST - len(one))] + one[half:] + two[half:]
@@ -85,7 +85,7 @@ def axes(ax: Any = None) -> Any:
 def score_histogram(
     groups: Mapping[str, npt.NDArray[np.float64]], threshold: float | None, score: str, ax: Any = None
 ) -> Any:
-    """How the scores of some groups are spread, on common bins, with the threshold between them."""
+    """Histograms of several groups of scores on common bins, with the threshold."""
     ax = axes(ax)
     finite = {name: values[np.isfinite(values)] for name, values in groups.items()}
     everything = np.concatenate([np.zeros(0), *finite.values()])

@@ -1,10 +1,10 @@
-"""A threshold from class names alone: no image is needed, and nothing is guaranteed.
+"""A threshold from class names: no image is needed, and nothing is guaranteed.
 
     known if score ≥ a + b·log K − log W        K classes, W words that compete with them; models that were measured
     known if odds  ≥ ½·log(K/W)                 any other model: nothing is fitted
 
-The score is `delta-energy+words`, and the odds are the same with weight 0. docs/results.md has what the rules keep and
-reject; log K and log W are what one more class or word adds to the odds by chance.
+The score is `delta-energy+words`, and the odds are the same with weight 0. The results in the docs say what the rules
+keep and reject; log K and log W are what more classes or words add to the odds by chance.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Measured:
     rejects_near: int
 
 
-# By the name that `load_model` takes: a folder may hold any model. `python docs/tables/names.py` prints the shares.
+# By the name for `load_model`: a folder may contain any model. `python docs/tables/names.py` prints the shares.
 MEASURED = {
     "openai/clip-vit-base-patch16": Measured(9.8, 0.5, keeps=94, rejects_far=96, rejects_near=60),
     "lite": Measured(4.0, 1.0, keeps=93, rejects_far=85, rejects_near=83),
@@ -48,15 +48,15 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class NamesRule:
-    """The threshold of a detector that was made from class names alone, in the place of a `Calibration`.
+    """The threshold of a detector from class names, instead of a `Calibration`.
 
-    It is its own guarantee, and guarantees nothing: there are no p-values, and no false discovery rate is controlled.
+    It guarantees nothing: there are no p-values, and no false discovery rate is controlled.
 
     Attributes:
         threshold: images that score below it are rejected.
         classes: K.
         words: W.
-        measured_on: the model whose constants it has; None where the constants are those for any model.
+        measured_on: the model whose constants it uses; None for the rule for any model.
     """
 
     threshold: float
@@ -73,60 +73,62 @@ class NamesRule:
         return self
 
     def rejects(self, values: Floats, named: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.bool_]:
-        """Which scores are below the threshold, or not a number."""
+        """Which scores are below the threshold, or NaN."""
         return ~(values >= self.threshold)
 
     def p_values(self, values: Floats, named: npt.NDArray[np.int64] | None = None) -> Floats:
-        """None is valid: NaN for each image."""
+        """NaN for each image: no p-value is valid."""
         return np.full(len(values), np.nan)
 
     def __str__(self) -> str:
-        return f"Nothing is guaranteed: the threshold is set from class names alone. {self.measured}"
+        return f"Nothing is guaranteed: the threshold is set from class names only. {self.measured}"
 
     @property
     def measured(self) -> str:
-        """What it does on average, where that was measured."""
+        """What it keeps and rejects on average, if measured."""
         if self.measured_on is None:
             return "Its rule was not measured on this model."
         found = MEASURED[self.measured_on]
         return (
             f"In tests with {self.measured_on} it kept {found.keeps}% of known images and rejected "
-            f"{found.rejects_far}% of far and {found.rejects_near}% of near unknown ones, on average over class lists."
+            f"{found.rejects_far}% of far and {found.rejects_near}% of near unknown images, on average over class "
+            "lists."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields and the words, as JSON values."""
+        """The fields and the text, as JSON values."""
         return {**asdict(self), "text": str(self)}
 
 
 def measured_name(classifier: Classifier) -> str | None:
-    """The model whose constants hold for this classifier; None if there are none."""
+    """The model whose constants apply to this classifier, or None."""
     name = classifier.base_model.name
     return name if name in MEASURED and classifier.method.name == "zero-shot" else None
 
 
 def names_score(classifier: Classifier) -> Score:
-    """The score by which a detector from names alone judges."""
+    """The score of a detector from class names."""
     return DeltaEnergyWords() if measured_name(classifier) else DeltaEnergyWords(weight=0.0)
 
 
 def check_names_score(classifier: Classifier, score: Score) -> None:
-    """Raise `InputError` if names give no threshold for this score and this classifier."""
+    """Raise `InputError` if class names set no threshold for this score and classifier."""
     if not isinstance(score, DeltaEnergyWords):
         raise InputError(
-            f"Names alone set no threshold for {score.spec}, only for {DeltaEnergyWords.name}: calibrate the detector."
+            f"Class names set a threshold only for {DeltaEnergyWords.name}, not for {score.spec}: calibrate the "
+            "detector."
         )
     plain = DeltaEnergyWords()
     as_measured = (score.tau, score.temperature, score.weight) == (plain.tau, None, plain.weight)
     if score.weight and not (as_measured and measured_name(classifier)):
         raise InputError(
-            f"Names alone set no threshold for {score.spec} with {classifier.base_model.name!r}: it was not measured. "
+            f"Class names set no threshold for {score.spec} with {classifier.base_model.name!r}: it was not measured. "
             f"Use {names_score(classifier).spec}, or calibrate the detector."
         )
 
 
 def rule_from_names(scorer: Scorer) -> NamesRule:
-    """The threshold for the classes of a scorer, or `InputError` where names do not give one."""
+    """The threshold for the classes of a scorer; raises `InputError` if class names set none."""
     classifier, score = scorer.classifier, scorer.score
     check_names_score(classifier, score)
     classes, words = len(set(classifier.classes)), len(words_of(scorer).kept)
@@ -138,7 +140,7 @@ def rule_from_names(scorer: Scorer) -> NamesRule:
         threshold = 0.5 * math.log(classes / words)
     else:
         raise InputError(
-            f"Names alone set no threshold here: {words} words compete with the classes, and {FEW_WORDS} are needed. "
-            "Use narrower classes, add words (words=+FILE), or calibrate the detector."
+            f"Class names set no threshold here: {words} words compete with the classes; {FEW_WORDS} are needed. Use "
+            "narrower classes, add words (words=+FILE), or calibrate the detector."
         )
     return NamesRule(threshold, classes, words, measured)

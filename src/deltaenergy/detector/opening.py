@@ -1,7 +1,7 @@
-"""What classifies, as a user gives it: a detector or its folder, a classifier, or class names on a model.
+"""Open what a user passes to classify with: a detector or its folder, a classifier, or class names.
 
-Every public call takes one of these as `by`, and `on`, where a model is to run. Both are checked at once, and what is
-not loaded yet is loaded when all else has been checked: a mistyped path is an error of the first second.
+Every public call accepts one of these as `by`, and where to run the model as `on`. Both are checked at once; loading
+comes after all other checks, so a mistyped path fails in the first second.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from deltaenergy.source import Source
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Class names for a zero-shot classifier, on a model that is loaded when it is needed.
+    """Class names for a zero-shot classifier, on a model that is loaded on demand.
 
     Args:
-        classes: names in a list, in one text with commas, or in a text file with one per line. Where known images in
-            class folders are given, they may be left out: the folders name the classes.
+        classes: a list, one string with commas, or a text file with one name per line. Optional with known images in
+            class folders, which name the classes.
         model: its name or folder, or the model itself.
         template: a prompt with {} for the class name, or several to average.
         calibration_images: for int8 on OpenVINO, as in `load_model`.
@@ -54,7 +54,7 @@ class ClassNames:
 
     @property
     def templates(self) -> list[str] | None:
-        """The prompts; None for the usual one."""
+        """The prompts; None for the default."""
         return [self.template] if isinstance(self.template, str) else list(self.template or ()) or None
 
 
@@ -70,7 +70,7 @@ class DetectorSource:
 
     @classmethod
     def of(cls, by: By, on: str | On, who: str) -> DetectorSource:
-        """Raises `InputError` for what is not a detector, a classifier or class names, and for a wrong `on`."""
+        """Raises `InputError` for an invalid `by` or `on`."""
         on = On.of(on)
         if isinstance(by, Sequence) and not isinstance(by, str):
             by = ClassNames(list(by))
@@ -83,22 +83,23 @@ class DetectorSource:
         loaded = by.model if isinstance(by, ClassNames) else by
         if on.names_a_place and not isinstance(loaded, str | Path):
             raise InputError(
-                f"`on` says where to load a model, and this {type(loaded).__name__} is loaded: give only batch=N."
+                f"`on` says where to load a model, and this {type(loaded).__name__} is already loaded: pass only "
+                "batch=N."
             )
         return cls(by, on)
 
     @property
     def is_detector(self) -> bool:
-        """Whether it brings its own score, and may have a threshold."""
+        """Whether it has its own score, and may have a threshold."""
         return isinstance(self.by, Detector | str | Path)
 
     @property
     def has_threshold(self) -> bool:
-        """Whether it is a detector that is calibrated, as far as can be told before it is loaded."""
+        """Whether it is a calibrated detector, as far as known before loading."""
         return self.is_detector and not (isinstance(self.by, Detector) and self.by.calibration is None)
 
     def given(self, images: Iterable[Source]) -> Given:
-        """What scores have to work with, as far as can be told before a model is loaded."""
+        """What scores can use, as far as known before a model is loaded."""
         if isinstance(self.by, Detector | Classifier):
             return Given.of(images, self.by.classifier if isinstance(self.by, Detector) else self.by)
         model = self.by.model if isinstance(self.by, ClassNames) else None
@@ -107,13 +108,13 @@ class DetectorSource:
         return Given.of(images).without(pixels=closed_tower(self.on.backend, self.on.precision))
 
     def score(self, score: str | Score | None) -> Score:
-        """The score that was requested, or the default one of a classifier that is not loaded yet."""
+        """The requested score, or the default of a classifier that is not loaded yet."""
         model = self.by.model if isinstance(self.by, ClassNames | Classifier) else None
         default = default_score(model) if isinstance(model, Model) else DEFAULT_SCORE
         return one_score(default if score is None else score)
 
     def detector(self, score: Score | None = None) -> Detector:
-        """The detector, or a new one of the classifier with `score`; its words are encoded."""
+        """The detector, or a new detector of the classifier with `score`; its words are encoded."""
         if isinstance(self.by, str | Path):
             with stage("Loading the detector"):
                 made = Detector.load(self.by, device=self.on.device)
@@ -124,7 +125,7 @@ class DetectorSource:
             return made.prepare(progress)
 
     def named_detector(self, score: Score | None, classifier: Classifier | None = None) -> Detector:
-        """A detector with a threshold from class names; where names give none, it has none and a warning says why."""
+        """A detector with a threshold from class names, or without a threshold and with a warning."""
         classifier = classifier or self.classifier()
         with stage("Preparing the score") as progress:
             try:
@@ -134,7 +135,7 @@ class DetectorSource:
                 return Detector(classifier, score).prepare(progress)
 
     def classifier(self, folders: Callable[[], Sequence[str]] | None = None) -> Classifier:
-        """The classifier; `folders` gives the names of class folders, where no class names were given."""
+        """The classifier; without class names, `folders` gives the names of class folders."""
         if self.is_detector:
             return self.detector().classifier
         if isinstance(self.by, Classifier):
@@ -143,7 +144,7 @@ class DetectorSource:
         classes = self.by.classes or (folders() if folders is not None else ())
         if not classes:
             instead = "" if folders is None else ", or images in one folder per class"
-            raise InputError(f"`classes` is missing: give class names, such as 'dog,cat'{instead}.")
+            raise InputError(f"`classes` is missing: pass class names, such as 'dog,cat'{instead}.")
         model = self.by.model
         if not isinstance(model, Model):
             with stage("Loading the model"):
@@ -153,7 +154,7 @@ class DetectorSource:
 
 
 def one_score(score: str | Score) -> Score:
-    """The score, if it is one: several are named between commas, or by `all`."""
+    """The score; raises if there are several (commas or `all`)."""
     if isinstance(score, str) and (score == ALL or len(split(score, ",", "score")) > 1):
         raise InputError(f"`score` must be one score, got {score!r}. `deltaenergy evaluate` compares several.")
     return make_score(score)

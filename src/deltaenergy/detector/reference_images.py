@@ -1,8 +1,8 @@
-"""Calibration images that a detector keeps, where it was asked to: what a rejected image can be compared with.
+"""Calibration images that a detector stores on request, to compare rejected images with.
 
-Of each image: what it was called, its unit feature, the class it was named and how similar it was to that, and a small
-picture of its central square. They lie in the detector's own files, in the order of its calibration scores. Whoever is
-given such a detector can see the pictures.
+For each image: its name, its unit feature, its predicted class with the similarity, and a thumbnail of its central
+square. They are in the detector's files, in the order of its calibration scores. Anyone who has the detector can see
+the images.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class KeptImages:
     """Row i of everything belongs to the i-th smallest calibration score.
 
     Attributes:
-        names: what the images were called.
-        features: unit features (n, D), as the model gives them.
-        named: position of the most similar class (n,).
+        names: of the images.
+        features: unit features (n, D).
+        named: position of the closest class (n,).
         similarity: the similarity of that class (n,).
-        thumbnails: JPEG files; empty where there was no picture.
+        thumbnails: JPEG files; empty if there was no image.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class KeptImages:
 
     @classmethod
     def of(cls, scored: Scored) -> KeptImages:
-        """From what was found for calibration images, in their order; pictures are read again."""
+        """From the results for calibration images, in their order; images are read again."""
         if scored.features is None or scored.similarity is None:
             raise InputError("keep_images needs the features of the calibration images: score them with keep_features.")
         thumbnails = tuple(square_jpeg(item, SIDE, QUALITY) or b"" for item in scored.items)
@@ -62,11 +62,11 @@ class KeptImages:
         return len(self.names)
 
     def record(self) -> dict[str, Any]:
-        """What stands in the detector's record; `CHECK` checks it."""
+        """The entry in the detector's record; `CHECK` checks it."""
         return {"format": FORMAT, "names": list(self.names)}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What stands in the detector's tensors; `specs` checks them."""
+        """The entries in the detector's tensors; `specs` checks them."""
         ends = np.cumsum([len(one) for one in self.thumbnails], dtype=np.int64)
         found = {
             "features": torch.from_numpy(np.ascontiguousarray(self.features)),
@@ -79,7 +79,7 @@ class KeptImages:
 
 
 def specs(images: int, classes: int) -> dict[str, TensorSpec]:
-    """What the tensors must be, for so many calibration images and classes."""
+    """Shapes and types of the tensors, by number of calibration images and classes."""
     return {
         f"{PREFIX}features": TensorSpec((images, None), ("float32",)),
         f"{PREFIX}named": TensorSpec((images,), ("int64",), low=0, high=classes - 1),
@@ -90,7 +90,7 @@ def specs(images: int, classes: int) -> dict[str, TensorSpec]:
 
 
 def restore(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], feature_dim: int, file: str) -> KeptImages:
-    """The kept images of a detector whose record and tensors were checked, each for itself."""
+    """The stored images of a detector whose record and tensors were checked separately."""
     features, named, similarity, joined, ends = (
         tensors[PREFIX + name].numpy() for name in ("features", "named", "similarity", "thumbnails", "ends")
     )
@@ -102,7 +102,7 @@ def restore(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], featu
             f"{file}: the kept images have features of {features.shape[1]} numbers, and the model's have {feature_dim}."
         )
     if len(joined) != (ends[-1] if len(ends) else 0):
-        raise ArtifactError(f"{file}: the kept pictures do not fill their {len(joined)} bytes.")
+        raise ArtifactError(f"{file}: the kept images do not fill their {len(joined)} bytes.")
     cuts = [0, *ends.tolist()]
     data = joined.tobytes()
     thumbnails = tuple(data[start:end] for start, end in pairwise(cuts))

@@ -1,7 +1,7 @@
 """A detector on disk: `detector.json` (what it is), bound to a safetensors file (its numbers), checked on loading.
 
-Every value is checked for type, range and size, and the whole for belonging together: record and tensors by checksum,
-classes by their hash, the model by its fingerprint, and the score by a trial on one made-up image.
+Every value is checked for type, range and size, and that the parts match: record and tensors by checksum, classes by
+hash, the model by fingerprint, and the score by a trial on a made-up image.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 RECORD = "detector.json"
-# What a detector's place begins with if it is on the Hugging Face hub.
+# The prefix of detectors on the Hugging Face Hub.
 HUB = "hf:"
 FORMAT = "deltaenergy detector 4"
 _OPEN_SHARE = number(above=0, high=1 - 2**-53)
@@ -94,7 +94,7 @@ _RECORD = record(
 
 
 def save_detector(detector: Detector, folder: str | Path) -> None:
-    """Write `detector`, in place of one that `folder` holds; an interruption leaves the old one whole."""
+    """Write `detector`, replacing one in `folder`; an interruption leaves the old one intact."""
     check_writable(folder, folder=True)
     classifier, score = detector.classifier, detector.score
     tensors = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
@@ -118,7 +118,7 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
             "own": list(guarantee.own),
             "pooled": list(guarantee.pooled),
             "tolerate": list(guarantee.tolerate),
-            # For readers of the file: both follow from the rest.
+            # Only for readers of the file: both follow from the rest.
             "threshold": known.threshold,
             "guarantee": str(guarantee),
             "slack": known.slack,
@@ -135,7 +135,7 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
 
 
 def load_detector(folder: str | Path, model: Model | None, device: str | torch.device) -> Detector:
-    """Read a detector. The model is loaded by its recorded name unless one is given; either must match."""
+    """Read a detector. The model is loaded by its recorded name unless passed; it must match."""
     if isinstance(folder, str) and folder.startswith(HUB):
         from deltaenergy.detector.hub import fetch_detector
 
@@ -161,9 +161,7 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         if saved["calibration"] is not None:
             folds = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
             if folds != saved["calibration"]["folds"]:
-                raise ArtifactError(
-                    f"What {score.spec!r} learned is of {folds} folds, not of those of the calibration."
-                )
+                raise ArtifactError(f"What {score.spec!r} learned has {folds} folds, unlike the calibration.")
             calibration = _calibration(saved["calibration"], tensors)
     kept = None
     if "kept_images" in saved:
@@ -198,7 +196,7 @@ def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Cal
 
 
 def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> None:
-    """Check every value, and what they say about each other."""
+    """Check every value, and that they agree."""
     where = Where(str(folder / RECORD))
     wanted: dict[str, TensorSpec] = {}
     known = saved["calibration"]
@@ -223,16 +221,16 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
 
 
 def _try(detector: Detector) -> None:
-    """Score one made-up image, so that learned tensors that do not fit are found now, not with the first image."""
+    """Score one made-up image, to find learned tensors that do not fit before the first image."""
     classifier, score = detector.classifier, detector.score
     if score.needs & {Need.ID_DATA, Need.TEXTS} and not detector.score_state:
         raise ArtifactError(f"What {score.spec!r} learned before it was saved is missing. Calibrate again.")
     if score.needs_images or classifier.needs_to_predict - {Need.FEATURES}:
-        return  # a made-up image would have to go through the towers
+        return  # a made-up image would have to be encoded
     feature = torch.zeros(1, classifier.model.feature_dim, device=classifier.model.device)
     feature[0, 0] = 1
     similarities = torch.linspace(0, 0.3, len(classifier.classes), device=feature.device)[None]
     with torch.inference_mode():
         value = detector.scorer(ScoreInputs(similarities, feature))
     if value.shape != (1,) or not torch.isfinite(value).all():
-        raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its learned tensors do not fit.")
+        raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its saved tensors do not fit.")

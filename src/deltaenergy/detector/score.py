@@ -4,7 +4,7 @@
     de.score("photos/", ["dog", "cat"], known="good/")                  # class names on the bundled model
     de.score("photos/", de.ClassNames("dog,cat", model="openai/clip-vit-base-patch16"))
 
-All that can be wrong with arguments, images and the score is found before a model is loaded.
+Arguments, images and the score are checked before a model is loaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from deltaenergy.scores.adaptive import make_adapter
 from deltaenergy.scores.availability import check_runnable, unlabelled
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords
-from deltaenergy.scoring import NOTHING_SCORED, stream_scores
 from deltaenergy.source import Source, list_images
 from deltaenergy.stats.thresholds import check_fdr, check_keep
 
@@ -42,15 +41,15 @@ Judge = Detector | AdaptiveDetector
 
 
 class Scoring(VerdictStream):
-    """The verdicts of `score` and `adapt`, found as they are read; the model is loaded when the first is.
+    """The verdicts of `score` and `adapt`, computed as they are read; the first read loads the model.
 
     Iterate over it once, or `collect` it into a table, or `write` it to a file.
 
     Attributes:
-        given: the images as they were given.
+        given: the images as passed.
         images: the same, listed.
-        has_threshold: whether there are verdicts, as far as can be told before the model is loaded.
-        fdr: the false discovery rate that decides instead of a threshold, if there is one.
+        has_threshold: whether there are verdicts, as far as known before the model is loaded.
+        fdr: the false discovery rate that replaces the threshold, if any.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Scoring(VerdictStream):
 
     @cached_property
     def detector(self) -> Judge:
-        """What judges; loaded on first use."""
+        """The detector; loaded on first use."""
         return self._load()
 
     @property
@@ -88,7 +87,7 @@ class Scoring(VerdictStream):
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """The images that have no verdict, and why, after known images that could not be read."""
+        """Unreadable images and reasons, after those of the known images."""
         known = self.detector.unreadable if isinstance(self.detector, Detector) else []
         return [*known, *super().unreadable]
 
@@ -111,8 +110,7 @@ class Scoring(VerdictStream):
 
 def join_parts(parts: list[Verdicts], unreadable: list[Unreadable]) -> Verdicts:
     """The batches of a stream as one table, with the images."""
-    items = [item for part in parts for item in part.items]
-    return replace(Verdicts.concat(parts), items=items, unreadable=unreadable)
+    return replace(Verdicts.concat(parts, keep_items=True), unreadable=unreadable)
 
 
 def score(
@@ -129,17 +127,16 @@ def score(
     """Classify images, and reject those of none of the classes.
 
     Args:
-        images: whatever counts as images.
+        images: any kind of image input.
         by: a detector or its folder, which has a threshold; or a classifier, or class names.
         score: for a classifier or class names; by default `delta-energy+words`.
-        known: known images to set a threshold with, where `by` has none. Without them the threshold is set from class
-            names alone, and guarantees nothing (`Detector.from_names`); a score for which names give none has no
-            verdicts.
+        known: known images to set a threshold with, if `by` has none. Without them the threshold comes from class names
+            and guarantees nothing (`Detector.from_names`), or there are no verdicts if the score does not allow that.
         keep: share of new known images to keep, on average; 0.95 by default.
-        fdr: reject images so that in expectation at most this share of the rejected is known, instead of by the
-            threshold. Verdicts then come when all images have been scored.
+        fdr: expected share of known images among the rejected, at most; replaces the threshold. Verdicts then come
+            after all images have been scored.
         top_k: number of closest classes to report per image.
-        on: where a model is loaded, and images per batch: `"cuda:1,bf16,batch=256"` (`deltaenergy.models.on`).
+        on: where to run the model, and images per batch: `"cuda:1,bf16,batch=256"` (`deltaenergy.models.on`).
     """
     source = DetectorSource.of(by, on, "score")
     check_fdr(fdr)
@@ -172,7 +169,7 @@ def score(
     def load() -> Detector:
         detector = source.named_detector(None if score is None else asked) if by_names else source.detector(asked)
         if known_images is not None:
-            if detector is source.by:  # the caller's own is left as it is
+            if detector is source.by:  # the caller's detector stays unchanged
                 detector = Detector(detector.classifier, detector.score, state=detector.score_state)
             with stage("Calibrating") as progress:
                 detector.calibrate(
@@ -185,20 +182,9 @@ def score(
     def judge(detector: Judge) -> Iterator[Verdicts]:
         assert isinstance(detector, Detector)
         with stage("Scoring") as progress:
-            batches = stream_scores(
-                detector.classifier,
-                [detector.scorer],
-                listed,
-                top_k=top_k,
-                batch_size=source.on.batch_size,
-                progress=progress,
+            yield from detector.batches(
+                listed, fdr=fdr, top_k=top_k, batch_size=source.on.batch_size, progress=progress
             )
-            parts = (detector.judge(batch, top_k, fdr) for batch in batches)
-            if fdr is None:
-                yield from parts
-            else:
-                whole = [detector.judge(NOTHING_SCORED, top_k), *parts]
-                yield detector.control(join_parts(whole, [image for part in whole for image in part.unreadable]), fdr)
 
     has_threshold = source.has_threshold or known is not None or isinstance(asked, DeltaEnergyWords)
     return Scoring(images, listed, load, judge, has_threshold=has_threshold, top_k=top_k, fdr=fdr)
@@ -212,18 +198,18 @@ def adapt(
     Verdicts depend on that order, and there are no p-values.
 
     Args:
-        images: in the order in which they came.
+        images: in order of arrival.
         by: a classifier, or class names.
         method: `adaneg` or `tanl`, optionally with parameters.
         known: known images to set a threshold with; without them there are no verdicts.
         keep: share of the known images to keep.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "adapt")
     check_keep(keep)
     adapter = make_adapter(method)
     if source.is_detector:
-        raise InputError("adapt has its own score and threshold: give `by` a classifier, or class names.")
+        raise InputError("adapt has its own score and threshold: pass a classifier or class names as `by`.")
     listed, known_images = list_images(images), None if known is None else list_images(known, hold=True)
 
     def load() -> AdaptiveDetector:
@@ -269,7 +255,7 @@ def calibrate(
         keep_images: store features and thumbnails of the images in the detector, for `explain`.
         tolerate: corruptions to tolerate, such as `"blur,noise,jpeg"`; fewer unknown images are then rejected.
         overwrite: replace a detector in `out`.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "calibrate")
     check_calibration(keep, confidence, by_class=by_class)
@@ -278,7 +264,7 @@ def calibrate(
         check_detector_folder(out, overwrite)
     listed = list_images(images, hold=True)
     if by_class and unlabelled(listed) is not None:
-        raise InputError("`by_class` needs the class of each image: give a folder with one subfolder per class.")
+        raise InputError("`by_class` needs the class of each image: pass a folder with one subfolder per class.")
     asked = None if score is None and source.is_detector else source.score(score)
     if asked is not None:
         check_runnable([asked], source.given([listed]).without(labels=unlabelled(listed)))
@@ -303,5 +289,5 @@ def calibrate(
 
 
 def no_threshold(who: str) -> InputError:
-    """The error for what needs verdicts."""
+    """The error of calls that need verdicts."""
     return InputError(f"{who} needs a threshold: pass `known`, or a calibrated detector as `by`.")

@@ -38,7 +38,7 @@ def verdict_word(is_ood: bool) -> str:
 
 
 def verdict_columns(classes: int = 1) -> list[str]:
-    """The names of the columns, where this many of the closest classes are listed."""
+    """The names of the columns, with this many of the closest classes."""
     return [*COLUMNS, *(f"{name}_{rank}" for rank in range(2, classes + 1) for name in ("label", "confidence"))]
 
 
@@ -56,7 +56,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the detector says of one image.
+    """The verdict on one image.
 
     Attributes:
         path: the image's path, or its position in the input.
@@ -65,11 +65,11 @@ class Verdict:
         score_name: the score, with its parameters.
         score: larger = more in-distribution.
         p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`); None
-            where no p-value is valid.
-        is_ood: whether the score is below the threshold by more than rounding (see `Calibration.slack`), or not a
-            number; None without a threshold.
+            if not valid.
+        is_ood: whether the score is below the threshold by more than rounding (see `Calibration.slack`), or NaN; None
+            without a threshold.
         top: the closest classes with their probabilities, best first.
-        more_like: of a rejected image, the word that it is most like, where the score compares it with words.
+        more_like: closest word to a rejected image, if the score has words.
     """
 
     path: str
@@ -102,7 +102,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many images were judged, how many of them are none of the classes (None without a threshold)."""
+    """Number of images with a verdict, and of rejected images (None without a threshold)."""
 
     images: int
     rejected: int | None

@@ -1,7 +1,7 @@
 """Tables of verdicts in files: CSV, JSON lines, Parquet, or a spreadsheet (.xlsx), written as their rows come.
 
-A table gets its name when it is whole. What stops a run keeps the rows that were written, and says where (a note of
-the exception).
+A table gets its name when it is complete. If a run stops, the rows so far are kept, and a note on the exception says
+where.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from deltaenergy.files.atomic import publish, temporary_folder
 from deltaenergy.files.output import move_aside
 
 Row = Mapping[str, Any]
-# Rows of a Parquet file that are written at once: readers process them a group at a time.
+# Rows per Parquet row group.
 ROW_GROUP = 8192
-# What a spreadsheet can have, with the row of names.
+# The limit of a spreadsheet, with the header row.
 SHEET_ROWS = 1_048_576
 _SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _CONTENT = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-# A workbook of one sheet, but for the sheet.
+# A workbook of one sheet, without the sheet.
 _WORKBOOK = {
     "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'
     '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
@@ -48,7 +48,7 @@ _WORKBOOK = {
 
 
 def check_table(path: str | Path, argument: str = "path") -> None:
-    """Raise `InputError` for a table that could not be written, before the work rather than after it."""
+    """Raise `InputError` for a table that could not be written, before the work."""
     path = Path(path)
     if names_fiftyone(path):
         check_writable(path, folder=True, argument=argument)
@@ -63,7 +63,7 @@ def check_table(path: str | Path, argument: str = "path") -> None:
 
 
 def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Sequence[str]) -> int:
-    """Write rows as they come, in the format that the file's ending names; returns how many there were."""
+    """Write rows as they come, in the format of the file's ending; returns their number."""
     target = Path(os.path.realpath(path))
     with temporary_folder(target.parent) as folder:
         file, rows = folder / target.name, 0
@@ -86,11 +86,11 @@ def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Seque
 
 
 def _kept(table: TableFile, file: Path, target: Path, rows: int) -> str:
-    """Move what there is to a free name, and say where; nothing if there is no row that could be read."""
+    """Move the partial file to a free name, and say where; empty if there is no readable row."""
     said = f"The first {rows} row{'' if rows == 1 else 's'} are in"
     try:
         table.close()
-    except Exception:  # a disk that is full, and then pyarrow and zipfile, which refuse what follows a failed write
+    except Exception:  # a full disk, after which pyarrow and zipfile refuse to close
         if not isinstance(table, CsvTable | JsonTable):
             return ""
         said = "The rows that could be written are in"
@@ -106,11 +106,11 @@ class TableFile(Protocol):
         """Append rows."""
 
     def close(self) -> None:
-        """Write what is left. May be called again after it has failed, and then fails again."""
+        """Write what is left. Can be called again after a failure, and then fails again."""
 
 
 class CsvTable:
-    """Empty cells for what is unknown, and text that neither a terminal nor a spreadsheet obeys."""
+    """Empty cells for missing values, and text without control characters or formulas."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self._file, self._columns = _open(path), columns
@@ -156,7 +156,7 @@ class ParquetTable:
             self._write_group()
 
     def close(self) -> None:
-        """Write what is left, and the end without which no reader opens it."""
+        """Write what is left, and the file's end, which readers need."""
         if self._waiting:
             self._write_group()
         self._writer.close()
@@ -171,7 +171,7 @@ class ParquetTable:
 
 class _Zip(zipfile.ZipFile):
     def __del__(self) -> None:
-        """`close` writes the end. After a write that failed, Python's own would try again, and print a traceback."""
+        """`close` writes the end. After a failed write, Python's own would try again and print a traceback."""
 
 
 class SheetTable:
@@ -195,7 +195,7 @@ class SheetTable:
         self._write("".join(f"<row>{''.join(_sheet_cell(row.get(c)) for c in self._columns)}</row>" for row in rows))
 
     def close(self) -> None:
-        """Write the sheet's end and the list of parts, without which no reader opens it."""
+        """Write the sheet's end and the list of parts, which readers need."""
         if not self._sheet.closed:
             self._write("</sheetData></worksheet>")
             self._sheet.close()

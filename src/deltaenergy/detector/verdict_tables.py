@@ -1,4 +1,4 @@
-"""Verdicts read from tables: those that `score --out` writes (CSV, JSONL, Parquet), and pandas, polars and Arrow."""
+"""Read verdicts from tables: files of `score --out` (CSV, JSONL, Parquet), pandas, polars and Arrow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from deltaenergy.detector.detector import Detector
 
-# p-values are fractions with the number of calibration images; a text holds all their digits.
+# p-values are fractions with the number of calibration images; text has all their digits.
 _SAME_P = 1e-9
 
 
 def holds_verdicts(source: Any) -> bool:
-    """Whether this is a table with labels and scores, as `score --out` writes it, and not only a list of images."""
+    """Whether this is a table with labels and scores, not only a list of images."""
     if not is_table(source):
         try:
             path = Path(source)
@@ -46,9 +46,7 @@ def read_verdicts(source: Any) -> Verdicts:
     )
     for name, column in (("path", paths), ("label", labels), ("score", scores)):
         if column is None:
-            raise InputError(
-                f"{what} has no column {name!r}. Verdicts come in a table such as `deltaenergy score` writes."
-            )
+            raise InputError(f"{what} has no column {name!r}. Use a table that `deltaenergy score` wrote.")
     assert paths is not None and labels is not None and scores is not None
     count = len(paths)
     csv = not is_table(source) and Path(source).suffix.lower() in {".csv", ".tsv"}
@@ -57,7 +55,7 @@ def read_verdicts(source: Any) -> Verdicts:
     positions = {label: position for position, label in enumerate(classes)}
     specs = {optional_text(name) for name in names or []} - {None}
     if len(specs) > 1:
-        raise InputError(f"{what} has verdicts by several scores ({', '.join(sorted(map(str, specs)))}): read one.")
+        raise InputError(f"{what} has verdicts of several scores ({', '.join(sorted(map(str, specs)))}): read one.")
     return Verdicts(
         [_text(value, row, "path", what, csv) for row, value in enumerate(paths, start=1)],
         classes,
@@ -71,9 +69,9 @@ def read_verdicts(source: Any) -> Verdicts:
 
 
 def check_own(verdicts: Verdicts, detector: Detector) -> None:
-    """Raise `InputError` where the table's p-values are not those that this detector gives the scores next to them.
+    """Raise `InputError` if the table's p-values are not this detector's for its scores.
 
-    Without p-values nothing says whose the scores are, and the table is refused as well.
+    A table without p-values is also refused.
     """
     if isinstance(detector.calibration, NamesRule):  # which gives no p-values
         if verdicts.score_name != detector.score.spec:
@@ -104,7 +102,7 @@ def _text(value: Any, row: int, name: str, what: str, csv: bool) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """A name from a cell of a CSV file, where an apostrophe keeps spreadsheets from taking it for a formula.
+    """A name from a cell of a CSV file, where an apostrophe keeps spreadsheets from reading it as a formula.
 
     >>> from_cell("'=1+1.png")
     '=1+1.png'
@@ -125,7 +123,7 @@ def _numbers(values: Sequence[Any] | None, name: str, what: str, count: int) -> 
 
 
 def _truths(values: Sequence[Any] | None, words: Sequence[Any] | None, what: str) -> npt.NDArray[np.bool_] | None:
-    """`is_ood`, or what the verdicts in words say; None if the table has neither."""
+    """`is_ood`, or from the column `verdict`; None if the table has neither."""
     known: dict[str, bool | None] = {"true": True, "false": False, "1": True, "0": False}
     known |= {NONE_OF_THESE: True, KNOWN: False, "": None}
     truths = []

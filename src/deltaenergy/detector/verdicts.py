@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdicts(HasRepr, Sequence[Verdict]):
-    """Verdicts in input order, held as columns, and the images that could not be read.
+    """Verdicts in input order, stored as columns, and the unreadable images.
 
     Attributes:
         paths: of the images.
@@ -35,12 +35,12 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         top_confidence: their softmax probabilities (N, k).
         score_name: the score, with its parameters.
         scores: larger = more in-distribution.
-        p_values: NaN where none is valid.
+        p_values: NaN if not valid.
         is_ood: None without a threshold.
-        unreadable: the images that have no verdict, and why.
-        fdr: the false discovery rate, where that decided instead of a threshold (`Detector.control`).
-        items: the images themselves, in a batch of a stream.
-        more_like: the word that each rejected image is most like, where the score compares images with words; or empty.
+        unreadable: the unreadable images, and why.
+        fdr: the false discovery rate, if it replaced the threshold (`Detector.control`).
+        items: the images, in a batch of a stream.
+        more_like: closest word to each rejected image, if the score has words; or empty.
     """
 
     paths: Sequence[str]
@@ -57,12 +57,11 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     more_like: Sequence[str | None] = ()
 
     @classmethod
-    def concat(cls, parts: Iterable[Verdicts]) -> Verdicts:
-        """The verdicts of several batches, without the images themselves."""
+    def concat(cls, parts: Iterable[Verdicts], *, keep_items: bool = False) -> Verdicts:
+        """The verdicts of several batches; the images themselves only if they are to be kept."""
         found = list(parts)
-        if len(found) == 1:
-            return replace(found[0], items=())
-        judged = [part for part in found if len(part)] or found[:1]
+        items = [item for part in found for item in part.items] if keep_items else []
+        judged = [part for part in found if len(part)] or found[-1:]
         return replace(
             judged[0],
             paths=[path for part in judged for path in part.paths],
@@ -74,7 +73,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
             if judged[0].is_ood is None
             else np.concatenate([part.is_ood for part in judged if part.is_ood is not None]),
             unreadable=[image for part in found for image in part.unreadable],
-            items=(),
+            items=items,
             more_like=[word for part in judged for word in part.more_like],
         )
 
@@ -112,15 +111,15 @@ class Verdicts(HasRepr, Sequence[Verdict]):
 
     @property
     def counts(self) -> Counts:
-        """How many there are of each verdict."""
+        """The number of images by verdict."""
         return Counts(len(self), None if self.is_ood is None else int(self.is_ood.sum()), len(self.unreadable))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table, a dictionary per image."""
+        """The table, one dictionary per image."""
         return [verdict.to_dict() for verdict in self]
 
     def to_table(self) -> pa.Table:
-        """The table as pyarrow's; text that UTF-8 cannot hold is escaped."""
+        """The table as a pyarrow table; text that is not valid UTF-8 is escaped."""
         import pyarrow as pa
 
         schema = verdict_schema(self.top.shape[1])
@@ -147,11 +146,11 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return pa.table(columns, schema=schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's own interface, by which polars, duckdb, pandas and pyarrow take tables from each other."""
+        """Arrow's interface for polars, duckdb, pandas and pyarrow."""
         return self.to_table().__arrow_c_stream__(requested_schema)
 
     def to_polars(self) -> pl.DataFrame:
-        """The table as a polars data frame, where polars is installed."""
+        """The table as a polars data frame; needs polars."""
         try:
             import polars as pl
         except ImportError:
@@ -159,7 +158,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return pl.from_arrow(self.to_table())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table as a pandas data frame, where pandas is installed."""
+        """The table as a pandas data frame; needs pandas."""
         try:
             import pandas as pd  # noqa: F401
         except ImportError:
@@ -167,7 +166,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return self.to_table().to_pandas()
 
     def to_fiftyone(self, folder: str | Path) -> None:
-        """Write `labels.json` and `data.json` for FiftyOne; images stay where they are (`detector.fiftyone`)."""
+        """Write `labels.json` and `data.json` for FiftyOne; images are not copied (`detector.fiftyone`)."""
         from deltaenergy.detector.fiftyone import write_fiftyone
 
         written, skipped = write_fiftyone(folder, self.rows(), self.classes)
@@ -193,7 +192,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return facts
 
     def _repr_html_(self) -> str:
-        """In a notebook: counts, and a few images, rejected ones first."""
+        """In a notebook: counts and a few images, rejected images first."""
         shots: dict[bool, list[Shot]] = {True: [], False: []}
         for verdict in self:
             lines: tuple[str, ...] = (f"{verdict.label} {verdict.confidence:.0%}", f"score {verdict.score:.4g}")
@@ -205,7 +204,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return super()._repr_html_() + pictures_html(interleaved(shots[True], shots[False]))
 
     def plot(self, ax: Any = None) -> Any:
-        """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
+        """Plot a histogram of the scores by verdict on matplotlib's axes `ax`, or new axes, and return them."""
         from deltaenergy.detector.inline import score_histogram
 
         groups = {"images": self.scores}
@@ -215,7 +214,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
 
 
 class VerdictStream(Iterator[Verdict]):
-    """Verdicts as they are found, one batch ahead at most. Iterate over it, or over `batches()`, once."""
+    """Verdicts as they are found, at most one batch ahead. Iterate over it, or over `batches()`, once."""
 
     def __init__(self, parts: Iterable[Verdicts]) -> None:
         self._unreadable: list[Unreadable] = []
@@ -233,13 +232,13 @@ class VerdictStream(Iterator[Verdict]):
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """The images that have no verdict, and why; known when the stream has ended."""
+        """The images that have no verdict, and why; available after the stream has ended."""
         self._require_end("unreadable")
         return self._unreadable
 
     @property
     def counts(self) -> Counts:
-        """How many there are of each verdict; known when the stream has ended."""
+        """The number of images by verdict; available after the stream has ended."""
         self._require_end("counts")
         rejected = self._counted["rejected"] if self._judged else None
         return Counts(self._counted["images"], rejected, len(self._unreadable))
@@ -257,7 +256,7 @@ class VerdictStream(Iterator[Verdict]):
 
     def _require_end(self, name: str) -> None:
         if not self._exhausted:
-            raise InputError(f"{name} is known when the stream has ended: read all of its verdicts first.")
+            raise InputError(f"{name} is available after the stream has ended: read all of its verdicts first.")
 
 
 def _utf8(text: str) -> str:

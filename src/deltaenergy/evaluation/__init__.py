@@ -1,4 +1,4 @@
-"""How well a classifier and its scores do on a user's own pictures: accuracy, detection metrics, what was kept."""
+"""Measure a classifier and its scores on a user's own images: accuracy, detection metrics, shares kept."""
 
 from deltaenergy.evaluation.compare import Comparison, Difference, compare
 from deltaenergy.evaluation.results import AccuracyRow, DetectionRow, EvaluatedSet, Evaluation, Group, KeptRow

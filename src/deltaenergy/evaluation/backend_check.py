@@ -1,11 +1,11 @@
-"""Whether a model on another backend is as good as on torch, measured in what users see: labels and verdicts.
+"""Whether a model on another backend gives the same labels and verdicts as on torch.
 
-Both towers see the same pixels, in turns. Class texts, score and class list are the same. Every other in-distribution
-image sets thresholds, one on torch's features and one on the backend's; the others, and those of the open set, are
-judged three times: torch by its threshold, the backend by torch's threshold, the backend by its own.
+Both towers get the same pixels, in turns. Class texts, score and class list are the same. Every other known image sets
+thresholds, one on torch's features and one on the backend's; the rest, and the open set, get three verdicts: torch by
+its threshold, the backend by torch's threshold, the backend by its own.
 
-They are called equal only if no label and no verdict differs, and the images are enough for that to mean something.
-With k of n images judged otherwise, at most the share p of new images like these is, with 95% confidence, where
+They are equal only if no label and no verdict differs among enough images. If k of n images differ, at most the share p
+of new images like these differs, with 95% confidence, where
 
     P(Binomial(n, p) ≤ k) = 0.05        (Clopper & Pearson, Biometrika 1934);   for k = 0:  p = 1 − 0.05^(1/n)
 
@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.labels import class_names
-from deltaenergy.core.progress import Progress, shown, stage
+from deltaenergy.core.classes import class_names
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.opening import ClassNames, one_score
+from deltaenergy.detector.opening import one_score
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
@@ -40,7 +40,7 @@ from deltaenergy.models.on import On
 from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import DEFAULT_SCORE
-from deltaenergy.source import Features, load_images, require_images
+from deltaenergy.source import Features, require_images
 from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
 from deltaenergy.stats.thresholds import upper_share
 
@@ -56,22 +56,22 @@ LEAST_IMAGES = 4
 
 @dataclass(frozen=True)
 class BackendAgreement:
-    """What was found. Shares and differences are of the backend against torch.
+    """The result. Differences are of the backend against torch.
 
     Attributes:
-        images: that were read, in-distribution and of the open set; each has a label from both.
-        judged: those that did not set thresholds; each has verdicts from both.
-        known: the in-distribution ones among `images`.
-        labels_differ: of the in-distribution images.
+        images: readable images, known and open; each has a label from both.
+        judged: images that did not set thresholds; each has verdicts from both.
+        known: the known images among `images`.
+        labels_differ: of the known images.
         open_labels_differ: of the open set, whose labels mean little.
-        verdicts_differ: of those judged, by torch's threshold.
-        own_verdicts_differ: of those judged, the backend by its own threshold.
-        judged_differ: of those judged, with another label or any other verdict.
+        verdicts_differ: of the judged images, by torch's threshold.
+        own_verdicts_differ: of the judged images, the backend by its own threshold.
+        judged_differ: judged images with another label or any other verdict.
         largest_score_difference: of one image, by the score that was fitted on torch.
-        score_deviation: the standard deviation of torch's scores, to hold it against.
+        score_deviation: the standard deviation of torch's scores, for comparison.
         least_cosine: between the two features of one image.
         auroc, difference: of torch; the backend's minus that, with its paired 95% interval. None without an open set.
-        milliseconds: of torch and of the backend, per image, in the tower alone.
+        milliseconds: per image, of torch and of the backend, tower only.
         ratios: torch's time over the backend's, of each batch.
     """
 
@@ -99,12 +99,12 @@ class BackendAgreement:
 
     @property
     def bound(self) -> float:
-        """At most this share of new images like these is judged otherwise, with 95% confidence."""
+        """At most this share of new images like these differs, with 95% confidence."""
         return upper_share(self.judged_differ, self.judged, 1 - CONFIDENCE)
 
     @property
     def differs(self) -> bool:
-        """Whether any label or verdict is another."""
+        """Whether any label or verdict differs."""
         return bool(self.labels_differ or self.open_labels_differ or self.judged_differ)
 
     @property
@@ -114,24 +114,24 @@ class BackendAgreement:
 
     @property
     def speed(self) -> float:
-        """How many times as fast as torch."""
+        """Speed relative to torch."""
         return self.milliseconds[0] / self.milliseconds[1]
 
     def conclusion(self) -> str:
         """One sentence: equal, different, or not enough images to say."""
-        share = f"with 95% confidence at most {self.bound:.2%} of images like these would be judged otherwise"
+        share = f"with 95% confidence at most {self.bound:.2%} of images like these would get another label or verdict"
         if self.equal:
             return f"Equal: no label and no verdict differs, and {share}."
         if not self.differs:
             needed = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - MOST_SHARE))
             return (
-                f"Not shown to be equal: nothing differs among {self.judged} judged images, but {share}. "
-                f"{needed} of them would be enough."
+                f"Not shown to be equal: nothing differs among {self.judged} images, but {share}. {needed} images "
+                "would be enough."
             )
         differ = self.judged_differ
         if not differ:
             return f"Not equal: {self.labels_differ} of the images that set thresholds get another label."
-        return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
+        return f"Not equal: {differ} of {self.judged} images get another label or verdict; {share}."
 
     def to_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in asdict(self).items() if name not in ("unreadable", "difference")}
@@ -148,60 +148,51 @@ def check_model(
     *,
     on: str | On,
     score: str | Score | None = None,
-    classes: str | Sequence[str] | None = None,
     calibration_images: Any = None,
 ) -> BackendAgreement:
     """Load a model on torch in fp32 and as `on` says, and compare both (`check_agreement`).
 
-    Without `classes`, the class folders of `images` name them.
+    The class folders of `images` name the classes.
     """
     on = On.of(on)
     if on.backend in (None, "torch") and on.precision in ("auto", "fp32"):
         raise InputError("`on` must name another backend or precision: this compares with torch in fp32.")
     on.check(calibration_images)
     known, unknown = (
-        list(require_images(images, "check_model")),
-        None if open_images is None else load_images(open_images),
+        [] if given is None else list(require_images(given, "check_model")) for given in (images, open_images)
     )
-    names = ClassNames(classes).classes or class_names(known)
+    names = class_names(known)
     if not names:
         raise InputError(f"`images` {images}: the images have no classes. Sort them into class folders.")
     chosen = one_score(DEFAULT_SCORE if score is None else score)
     with stage("Loading the model"):
         candidate = on.load_model(model, calibration_images)
         reference = On(device=str(candidate.device), precision="fp32").load_model(model)
-    with stage("Encoding on both") as progress:
-        return check_agreement(
-            reference, candidate, names, known, unknown, score=chosen, batch_size=on.batch_size, progress=progress
-        )
+    return check_agreement(reference, candidate, names, known, unknown, score=chosen, batch_size=on.batch_size)
 
 
 def check_agreement(
     reference: TowerModel,
     candidate: TowerModel,
     classes: Sequence[str],
-    images: Any,
-    open_images: Any = None,
+    known: Sequence[ImageItem],
+    unknown: Sequence[ImageItem] = (),
     *,
     score: Score,
-    templates: Sequence[str] | None = None,
     keep: float = 0.95,
     batch_size: int = 32,
-    progress: Progress | None = None,
 ) -> BackendAgreement:
-    """Run both models over the same images and compare what they say of them.
+    """Run both models on the same images and compare labels, verdicts and speed.
 
     Args:
         reference: on torch.
         candidate: the same weights on another backend.
         classes: for zero-shot labels.
-        images: in-distribution.
-        open_images: of none of the classes, for the AUROC and for more verdicts.
+        known: known images.
+        unknown: of none of the classes, for the AUROC and for more verdicts.
         score: one that works on features.
-        templates: prompts.
-        keep: the share that thresholds are to accept.
+        keep: share of known images that thresholds keep.
         batch_size: images per step of both towers.
-        progress: of the encoding.
     """
     base = reference.fingerprint
     if reference.backend != "torch" or not candidate.fingerprint.startswith(f"{base}+"):
@@ -209,19 +200,14 @@ def check_agreement(
             "check_agreement compares a model on torch with the same weights on another backend; these are "
             f"{reference.fingerprint} and {candidate.fingerprint}."
         )
-    if batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
-    known, unknown = (
-        [] if given is None else list(require_images(given, "check_agreement")) for given in (images, open_images)
-    )
     check_runnable([score], Given.of([Features(np.zeros((1, reference.feature_dim)))], model=reference))
-    classifier = ZeroShotClassifier(reference, classes, templates=templates)
+    classifier = ZeroShotClassifier(reference, classes)
     both = _SideBySide(reference, candidate, batch_size)
-    progress = shown("Encoding images") if progress is None else progress
-    readable = both.encode(known, progress)
-    if readable < LEAST_IMAGES:
-        raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable known images, got {readable}.")
-    opened = np.arange(readable + both.encode(unknown, progress)) >= readable
+    with stage("Encoding on both") as progress:
+        readable = both.encode(known, progress)
+        if readable < LEAST_IMAGES:
+            raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable known images, got {readable}.")
+        opened = np.arange(readable + both.encode(unknown, progress)) >= readable
     ours, theirs = (np.concatenate(part) for part in both.features)
     known_at = np.flatnonzero(~opened)
     calibrating, judged = known_at[::2], np.concatenate([known_at[1::2], np.flatnonzero(opened)])
@@ -267,7 +253,7 @@ def _other(first: Sequence[Verdict], second: Sequence[Verdict]) -> npt.NDArray[n
 
 @dataclass
 class _SideBySide:
-    """Features of the same pixels by both towers, each timed, in turns so that neither is always first."""
+    """Features of the same pixels by both towers, each timed, alternating which is first."""
 
     reference: TowerModel
     candidate: TowerModel
@@ -277,7 +263,7 @@ class _SideBySide:
     # Of each batch: its images, and the seconds of either tower.
     times: list[tuple[int, float, float]] = field(default_factory=list)
 
-    def encode(self, items: Sequence[ImageItem], progress: Progress | None) -> int:
+    def encode(self, items: Sequence[ImageItem], progress: Progress) -> int:
         """Encode images by both, a batch at a time; how many could be read."""
         readable = 0
         with contextlib.closing(decode_ahead(self.reference, items, 2 * self.batch_size)) as decoded:
@@ -285,8 +271,7 @@ class _SideBySide:
                 batch = list(itertools.islice(decoded, self.batch_size))
                 self.unreadable += [Unreadable(item.id, pixels) for item, pixels in batch if isinstance(pixels, str)]
                 readable += self._run([pixels for _, pixels in batch if not isinstance(pixels, str)])
-                if progress is not None:
-                    progress(start + len(batch), len(items))
+                progress(start + len(batch), len(items))
         return readable
 
     @torch.inference_mode()
@@ -301,7 +286,7 @@ class _SideBySide:
         seconds = [0.0, 0.0]
         for position in (0, 1) if len(self.times) % 2 else (1, 0):
             began = time.perf_counter()
-            features = models[position].image_features(pixels).float().cpu()  # which waits for a GPU
+            features = models[position].image_features(pixels).float().cpu()  # waits for a GPU
             seconds[position] = time.perf_counter() - began
             self.features[position].append(features.numpy())
         self.times.append((len(images), seconds[0], seconds[1]))
@@ -313,6 +298,6 @@ class _SideBySide:
         return tuple(1000 * sum(times[i] for times in self.times) / images for i in (1, 2))  # type: ignore[return-value]
 
     def ratios(self) -> tuple[float, ...]:
-        """Of each whole batch; the last may be too small to say much."""
+        """Of each full batch; the last may be too small."""
         whole = self.times[0][0]
         return tuple(first / second for count, first, second in self.times if count == whole)

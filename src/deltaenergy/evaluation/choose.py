@@ -1,8 +1,8 @@
 """Choose a score and its temperature from known images only.
 
-The classes are split at random into folds. With one fold's classes taken off the class list, its images are unknowns
-whose truth is known, and every candidate score is ranked by how well it tells them from the images of the others: by
-its AUROC, the mean over the folds.
+The classes are split at random into folds. Each fold's classes are removed from the class list in turn, so its images
+are unknowns, and candidate scores are ranked by how well they separate these from the other images: by AUROC, the mean
+over the folds.
 
 Images are encoded once and compared with all classes once; a fold only removes columns.
 """
@@ -20,10 +20,10 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
-from deltaenergy.core.display import HasRepr
-from deltaenergy.core.labels import class_indices, class_names, first_of_name
+from deltaenergy.core.classes import class_indices, class_names, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
@@ -40,8 +40,7 @@ from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, scor
 from deltaenergy.source import Source, items_of, list_images, load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
-# Settings that are candidates beside every score of the registry that can run on features. Each τ stands with the c
-# that it is best known with; `deltaenergy methods` says what the names mean.
+# Candidates in addition to every registered score that can run on features. Each τ is paired with its usual c.
 CANDIDATES = (
     "delta-energy",
     "delta-energy(tau=0.02)",
@@ -57,15 +56,18 @@ CANDIDATES = (
     "energy",
     "entropy",
 )
-# What a candidate may need; whatever else there is to need, choose does not give.
+# What a candidate may need.
 TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
-FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
+FEATURES_ALONE = Lack(
+    "choose uses only features",
+    "choose uses only features.",
+)
 NEAR_ONLY = (
-    "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
-    "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
+    "Left-out classes resemble the others, so this ranks scores for near unknowns only. For images of a wholly "
+    "different kind (far unknowns), check the choice with `deltaenergy evaluate`."
 )
 LOG = logging.getLogger(__name__)
-# Means that differ by rounding alone are equal.
+# Means that differ only by rounding are equal.
 DECIMALS = 9
 
 
@@ -75,11 +77,11 @@ class OnlyStandIns(UserWarning):
 
 @dataclass(frozen=True)
 class Candidate:
-    """How one score told images of left-out classes from the others, averaged over the folds.
+    """How well one score separates images of left-out classes from the others, averaged over the folds.
 
     Attributes:
-        spec: what `make_score` and `--score` take.
-        auroc: what it is ranked by.
+        spec: for `make_score` and `--score`.
+        auroc: what candidates are ranked by.
         behind: how far its AUROC is below the best candidate's, on the same resamples; the best is 0 behind itself.
         fpr95: share of unknown images kept when 95% of the others are.
 
@@ -102,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Choice(HasRepr):
-    """Candidates from best to worst, and what they were ranked on."""
+    """Candidates from best to worst, and the images they were ranked on."""
 
     ranking: list[Candidate]
     classes: int
@@ -119,12 +121,23 @@ class Choice(HasRepr):
         return Detector(classifier, self.best).calibrate(known.features, keep)
 
     def disagreement(self, count: int = 8) -> ScoreDisagreement:
-        """The images on which the best score and its rival disagree most (`disagreement_of`)."""
-        return disagreement_of(*self._required(), self, count)
+        """The best score and a rival: of those that may be as good, the most different; else the second best.
+
+        All classes are on the class list here, so every image is known.
+        """
+        classifier, known = self._required()
+        if len(self.ranking) < 2:
+            raise InputError("A disagreement needs two candidate scores, got one.")
+        rivals = [candidate.spec for candidate in self.ranking[1:] if candidate.behind.low <= 0]
+        inputs = _inputs(classifier, known.features)
+        with torch.inference_mode():
+            scorers = bind(classifier, [make_score(spec) for spec in (self.best, *(rivals or [self.ranking[1].spec]))])
+        fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
+        return disagreement_with(self.best, score_inputs(fitted, inputs, known=True), count)
 
     def _required(self) -> tuple[Classifier, KnownFeatures]:
         if self.classifier is None or self.known is None:
-            raise InputError("This choice was made from features alone: use what `choose` returns.")
+            raise InputError("This choice was made from features: use what `choose` returns.")
         return self.classifier, self.known
 
     @property
@@ -133,7 +146,7 @@ class Choice(HasRepr):
 
     @property
     def caveat(self) -> str:
-        """What the ranking cannot know."""
+        """The limits of the ranking."""
         return NEAR_ONLY
 
     def _repr_fields(self) -> dict[str, object]:
@@ -164,7 +177,7 @@ class Choice(HasRepr):
 
 @dataclass(frozen=True)
 class KnownFeatures:
-    """Unit features on the model's device, the position and the name of each image's class, and those not read."""
+    """Unit features on the model's device, the position and the name of each image's class, and unreadable images."""
 
     features: torch.Tensor
     truth: Ints
@@ -181,31 +194,33 @@ def choose(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    confidence: float = 0.95,
     on: str | On = "auto",
 ) -> Choice:
-    """Rank scores by how well they detect classes left off the class list.
+    """Rank scores by how well they detect classes that are left out of the class list.
 
     Args:
-        by: a classifier that knows all classes, class names, or a detector or its folder, for its classifier.
+        by: a classifier with all classes, class names, or a detector or its folder (for its classifier).
         images: known images whose class is known (a folder with one folder per class, a table with labels), or unit
             features with `labels`.
-        scores: candidates, or `all`; those that need patches or pixels cannot take part. By default
-            `candidate_scores`.
+        scores: candidates, or `all`; scores that need patches or pixels are refused. Default: `candidate_scores`.
         labels: class name of each row of features.
-        folds: into how many parts the classes are split; each is left out once. At most one per class.
+        folds: number of parts of the classes; each is left out once. At most one per class.
         seed: of the split and the resamples.
-        resamples: how many the intervals come from; classes are resampled with all their images.
-        confidence: of the intervals.
-        on: where a model is loaded, and images per batch.
+        resamples: number of bootstrap resamples behind each interval; classes are resampled with all their images.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "choose")
     known_images = list_images(images, labels=labels, hold=True)
-    candidates, left_out = _candidates(_features_only(source.given([known_images])), scores)
+    given = features_only(source.given([known_images]))
+    if scores is None:
+        candidates, left_out = candidate_scores(given)
+    else:
+        chosen, left_out = chosen_scores(scores, given)
+        candidates = [make_score(score.score if isinstance(score, Scorer) else score) for score in chosen]
     if left_out is not None:
         LOG.info(left_out)
     classifier = source.classifier(lambda: class_names(items_of(known_images)))
-    check_runnable(candidates, given_to_choose([known_images], classifier))
+    check_runnable(candidates, features_only(Given.of([known_images], classifier)))
     with stage("Encoding images") as progress:
         known = labelled_features(classifier, known_images, source.on.batch_size, progress)
     with stage("Leaving classes out") as progress:
@@ -217,11 +232,9 @@ def choose(
             folds=folds,
             seed=seed,
             resamples=resamples,
-            confidence=confidence,
-            unreadable=known.unreadable,
             progress=progress,
         )
-    return replace(choice, classifier=classifier, known=known)
+    return replace(choice, unreadable=known.unreadable, classifier=classifier, known=known)
 
 
 def choose_from_features(
@@ -233,22 +246,20 @@ def choose_from_features(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    confidence: float = 0.95,
-    unreadable: Sequence[Unreadable] = (),
     progress: Progress | None = None,
 ) -> Choice:
     """`choose` from unit features (N, D) and the position of each image's class in the class list.
 
-    `progress` is told how many folds are done.
+    `progress` gets the number of finished folds.
     """
     candidates = [make_score(score) for score in scores]
-    # A name that stands twice is one class: its columns come and go together.
+    # Duplicate names are one class: their columns are removed together.
     name_of = np.array(first_of_name(classifier.classes))
     seen, member = np.unique(name_of[truth], return_inverse=True)
     if len(seen) < 2:
-        raise InputError(f"choose needs images of at least two classes, and found {len(seen)}.")
+        raise InputError(f"choose needs images of at least two classes, found {len(seen)}.")
     if folds < 2:
-        raise InputError(f"folds must be at least 2, got {folds!r}: with one fold no class would be kept.")
+        raise InputError(f"folds must be at least 2, got {folds!r}.")
     parts = leave_out.folds(len(seen), folds, seed)
     resampled = leave_out.resample_classes(parts, resamples, seed)
     inputs = _inputs(classifier, features)
@@ -275,25 +286,25 @@ def choose_from_features(
         if progress is not None:
             progress(number, len(parts))
     choice = Choice(
-        # A resample that has none of a fold's classes counts for the other folds only.
+        # A resample with none of a fold's classes counts only for the other folds.
         rank(
             [score.spec for score in candidates],
             np.mean(aurocs, axis=0),
             np.mean(fprs, axis=0),
             np.nanmean(drawn, axis=0),
-            confidence,
         ),
         classes=len(seen),
         images=len(truth),
         folds=len(parts),
         seed=seed,
-        unreadable=list(unreadable),
     )
     warnings.warn(choice.caveat, OnlyStandIns, stacklevel=2)
     return choice
 
 
-def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, confidence: float) -> list[Candidate]:
+def rank(
+    specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, confidence: float = 0.95
+) -> list[Candidate]:
     """Candidates by AUROC, the earlier one of two that are equal; `drawn` are the AUROCs of resamples."""
     order = np.argsort(-auroc.round(DECIMALS), kind="stable")
     best = order[0]
@@ -313,23 +324,6 @@ def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, conf
     ]
 
 
-def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice, count: int = 8) -> ScoreDisagreement:
-    """The best score beside a rival: of those that may be as good, the least like it; else the second best.
-
-    All classes are on the class list here, so every image is a known one.
-    """
-    if len(choice.ranking) < 2:
-        raise InputError("A disagreement takes two candidate scores, and there is one.")
-    rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
-        choice.ranking[1].spec
-    ]
-    inputs = _inputs(classifier, known.features)
-    with torch.inference_mode():
-        scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
-    fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
-    return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
-
-
 def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
     with torch.inference_mode():
         return ScoreInputs(classifier(Inputs(features)).similarities, features)
@@ -343,7 +337,7 @@ def labelled_features(
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
             f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
-            "compares scores of features alone."
+            "uses only features."
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))
@@ -356,25 +350,14 @@ def labelled_features(
     )
 
 
-def given_to_choose(sources: Iterable[Source] = (), classifier: Classifier | None = None) -> Given:
-    """What choose has for scores: features, whatever the images are."""
-    return _features_only(Given.of(sources, classifier))
-
-
-def _features_only(given: Given) -> Given:
+def features_only(given: Given) -> Given:
+    """The inputs for scores: only features."""
     others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
     return Given({**given.lacks, **others}, given.method)
 
 
 def candidate_scores(given: Given) -> tuple[list[Score], str | None]:
-    """`CANDIDATES` and every score and named setting that is cheap and can run; and one line on the others."""
+    """`CANDIDATES`, every cheap score and named setting that can run, and one line on the others."""
     usable, left_out = runnable_scores(given)
     unique = {score.spec: score for score in (*map(make_score, CANDIDATES), *usable)}
     return list(unique.values()), left_out
-
-
-def _candidates(given: Given, scores: str | Iterable[str | Score] | None) -> tuple[list[Score], str | None]:
-    if scores is None:
-        return candidate_scores(given)
-    chosen, left_out = chosen_scores(scores, given)
-    return [make_score(score.score if isinstance(score, Scorer) else score) for score in chosen], left_out

@@ -1,10 +1,10 @@
-"""How well classes are named: per class, which are mixed up, whether confidences are honest, and what rejecting buys.
+"""Classification metrics: accuracy per class, confusions, calibration of confidence, risk and coverage.
 
-per class      the share of a class's images that are given its name, with its Wilson interval
+per class      accuracy on the images of a class, with its Wilson interval
 ECE            Σ_b (n_b / n) · |accuracy_b − mean confidence_b| over 15 bins of equal width (Guo et al., ICML 2017)
 risk at c      the share of mistakes among the share c of images with the highest scores
 AURC           the mean, over all images i, of the risk among those whose score is at least that of i
-               (Geifman et al., ICLR 2019; ties have one risk, so that their order does not matter)
+               (Geifman et al., ICLR 2019; ties have one risk, so their order does not matter)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import EvaluatedSet, Group
+from deltaenergy.evaluation.results import EvaluatedSet, Group, flat
 from deltaenergy.evaluation.sets import same_class
 from deltaenergy.stats.metrics import Estimate, proportion_estimate
 
@@ -41,7 +41,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confused:
-    """How many images of one class were given a name."""
+    """How many images of one class were predicted as another class."""
 
     truth: str
     named: str
@@ -50,7 +50,7 @@ class Confused:
 
 @dataclass(frozen=True)
 class Bin:
-    """Images of similar confidence: how many, how sure on average, and how often right."""
+    """Images of similar confidence: their number, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The share of mistakes among what is kept, from the highest score down; `of` says which images count."""
+    """The share of mistakes among the kept images, from the highest score down; `of` says which images count."""
 
     of: str
     images: int
@@ -83,32 +83,24 @@ class Classification:
     risk_coverage: list[RiskCoverage]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; of the confusion matrix the entries that are not zero."""
+        """As JSON values; only nonzero entries of the confusion matrix."""
         return {
             "group": self.group.value,
             "images": self.images,
             "classes": [
-                {"class": row.name, "images": row.images, "accuracy": row.accuracy.value}
-                | {"accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
-                for row in self.classes
+                {"class": row.name, "images": row.images, **flat("accuracy", row.accuracy)} for row in self.classes
             ],
             "confusion": [{"class": row.truth, "named": row.named, "images": row.images} for row in self.confusion],
             "reliability": {"ece": self.ece, "bins": [vars(confidence_bin) for confidence_bin in self.bins]},
             "risk_coverage": [
-                {
-                    "of": curve.of,
-                    "images": curve.images,
-                    "aurc": curve.aurc,
-                    "coverage": curve.coverage.tolist(),
-                    "risk": curve.risk.tolist(),
-                }
+                {**vars(curve), "coverage": curve.coverage.tolist(), "risk": curve.risk.tolist()}
                 for curve in self.risk_coverage
             ],
         }
 
 
 def classification(evaluation: Evaluation) -> list[Classification]:
-    """For the ID and the shifted images that have labels; risk and coverage go by the primary score."""
+    """For labelled ID and shifted images; risk and coverage use the primary score."""
     groups = []
     opened = evaluation.in_group(Group.OPEN)
     for group in (Group.ID, Group.SHIFTED):
@@ -143,7 +135,7 @@ def _of_group(
             if evaluation.primary in image_set.scored.values
         ]
         if others:
-            # Whatever an open image is called, keeping it is a mistake.
+            # Keeping an open image is a mistake, whatever its predicted class.
             score = np.concatenate([score, *others])
             correct = np.concatenate([correct, np.zeros(len(score) - len(correct), dtype=bool)])
             curves.append(risk_coverage(score, correct, of="known and open images"))
@@ -168,34 +160,33 @@ def class_rows(labels: npt.NDArray[np.int64], right: npt.NDArray[np.bool_], clas
 
 
 def confusion(labels: npt.NDArray[np.int64], named: npt.NDArray[np.int64], classes: Sequence[str]) -> list[Confused]:
-    """The entries of the confusion matrix that are not zero, by class and then by name."""
+    """The entries of the confusion matrix that are not zero, by true and predicted class."""
     pairs, counts = np.unique(labels * len(classes) + named, return_counts=True)
     return [
         Confused(classes[pair // len(classes)], classes[pair % len(classes)], int(n)) for pair, n in zip(pairs, counts)
     ]
 
 
-def reliability(confidence: Array, right: npt.NDArray[np.bool_], bins: int = BINS) -> tuple[float, list[Bin]]:
-    """The expected calibration error and the bins (a, b] that hold images; 0 is in the first."""
+def reliability(confidence: Array, right: npt.NDArray[np.bool_]) -> tuple[float, list[Bin]]:
+    """The expected calibration error and the non-empty bins (a, b]; 0 is in the first."""
     if len(confidence) != len(right) or not len(right):
         raise InputError(
             f"reliability needs a confidence and an answer per image, got {len(confidence)}, {len(right)}."
         )
-    edges = np.linspace(0, 1, bins + 1)
+    edges = np.linspace(0, 1, BINS + 1)
     bin_of = np.searchsorted(edges[1:-1], confidence)
-    count = np.bincount(bin_of, minlength=bins)
-    sure = np.bincount(bin_of, confidence, bins) / np.maximum(count, 1)
-    hit = np.bincount(bin_of, right.astype(np.float64), bins) / np.maximum(count, 1)
+    count = np.bincount(bin_of, minlength=BINS)
+    sure = np.bincount(bin_of, confidence, BINS) / np.maximum(count, 1)
+    hit = np.bincount(bin_of, right.astype(np.float64), BINS) / np.maximum(count, 1)
     error = float((count * np.abs(hit - sure)).sum() / len(right))
-    filled = np.flatnonzero(count)
-    filled_bins = [
-        Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i])) for i in filled
+    return error, [
+        Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i]))
+        for i in np.flatnonzero(count)
     ]
-    return error, filled_bins
 
 
 def risk_coverage(score: Array, right: npt.NDArray[np.bool_], *, of: str = "images") -> RiskCoverage:
-    """Risk over coverage, from the highest score down; a score that is not a number comes last."""
+    """Risk over coverage, from the highest score down; NaN comes last."""
     if len(score) != len(right) or not len(right):
         raise InputError(f"risk and coverage need a score and an answer per image, got {len(score)}, {len(right)}.")
     ranked = np.where(np.isnan(score), -np.inf, score)

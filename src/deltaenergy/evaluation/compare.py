@@ -1,7 +1,7 @@
 """Several detectors side by side on the same images, and the differences between them with paired intervals.
 
-In every bootstrap resample all of them see the same images: what makes an image hard for all does not blur the
-difference. The first is what the others are compared with.
+In every bootstrap resample all detectors get the same images, so images that are hard for all do not widen the
+interval. The first detector is the baseline.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import Evaluation, Group, members, pools
-from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
+from deltaenergy.evaluation.results import Evaluation, Group, flat, members, pools, provenance_of
+from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import On
@@ -34,7 +33,7 @@ from deltaenergy.stats.thresholds import check_keep
 
 @dataclass(frozen=True)
 class Difference:
-    """One detector's metric minus the baseline's, on the same images. `open` is empty where none are concerned."""
+    """One detector's metric minus the baseline's, on the same images. `open` is empty if it does not apply."""
 
     name: str
     metric: str
@@ -45,7 +44,7 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return not self.change.low <= 0 <= self.change.high
 
 
@@ -58,7 +57,7 @@ class Comparison:
 
     @property
     def baseline(self) -> str:
-        """The detector that the others are compared with."""
+        """The baseline detector."""
         return next(iter(self.evaluations))
 
     @property
@@ -77,9 +76,7 @@ class Comparison:
                     "closed": row.closed,
                     "open": row.open or None,
                     "images": row.images,
-                    "difference": row.change.value,
-                    "difference_low": row.change.low,
-                    "difference_high": row.change.high,
+                    **flat("difference", row.change),
                 }
                 for row in self.differences
             ],
@@ -99,22 +96,22 @@ def compare(
     resamples: int = 1000,
     on: str | On = "auto",
 ) -> Comparison:
-    """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
+    """Measure several detectors on the same sets of images.
 
-    A detector without a threshold gets one on the ID sets; a score that learns from images is cross-fitted on them, as
-    in `evaluate`. Those of one model share the encoded images, as far as they need no more than features.
+    A detector without a threshold gets one from the ID sets; a score that learns from images is cross-fitted on them,
+    as in `evaluate`. Detectors of one model share the encoded images if they need only features.
 
     Args:
         detectors: by name, each a detector or its folder; or a list of folders.
         id_sets: images of the classes.
-        shifted_sets: images of the same classes in other styles.
+        shifted_sets: images of the same classes shifted in style.
         open_sets: images of none of the classes.
         zero_shot: compare with the first detector's model before tuning, which then comes first.
         keep: the ID share that thresholds keep, and the rate of the FPR metrics.
         limit: at most this many images of each set, drawn with `seed`.
         seed: for `limit` and for the bootstrap.
         resamples: number of bootstrap resamples behind each interval.
-        on: where models are loaded, and images per batch.
+        on: where to run models, and images per batch.
     """
     if not isinstance(detectors, Mapping):
         detectors = {name: folder for folder, name in short_names(detectors).items()}
@@ -131,7 +128,7 @@ def compare(
         opened = {"zero-shot": Detector(plain, first.score).prepare(), **opened}
     with stage("Encoding images") as progress:
         evaluations = _evaluate_each(
-            opened, loaded, keep, resamples, seed, limit, batch_size=on.batch_size, progress=progress
+            opened, loaded, EvaluationRules(keep, resamples, seed, on.batch_size), limit, progress
         )
     return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
 
@@ -139,12 +136,8 @@ def compare(
 def _evaluate_each(
     detectors: Mapping[str, Detector],
     loaded: Sequence[LoadedSet],
-    keep: float,
-    resamples: int,
-    seed: int,
+    rules: EvaluationRules,
     limit: int | None,
-    *,
-    batch_size: int,
     progress: Progress,
 ) -> dict[str, Evaluation]:
     evaluations = {}
@@ -155,20 +148,17 @@ def _evaluate_each(
         if _needs_features_only(detector):
             key = classifier.model.fingerprint
             if key not in encoded:
-                encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
+                encoded[key] = list(_encode(loaded, classifier.model, rules.batch_size, progress))
             sets = encoded[key]
         labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in sets]
         evaluations[name] = evaluate_sets(
             classifier,
             [detector.scorer],
             labelled,
-            keep=keep,
+            rules,
             calibrated=detector if detector.calibration is not None else None,
-            resamples=resamples,
-            seed=seed,
-            batch_size=batch_size,
             progress=progress,
-            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
+            provenance=provenance_of(classifier, seed=rules.seed, limit=limit, resamples=rules.resamples),
         )
         warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}", stacklevel=3)
     warn_of_no_open_set(evaluations[name], stacklevel=3)
@@ -195,7 +185,7 @@ def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Pr
 def differences(
     evaluations: Mapping[str, Evaluation], keep: float, *, resamples: int = 1000, seed: int = 0
 ) -> list[Difference]:
-    """What every evaluation but the first has more or less than the first, on the same images."""
+    """The differences of every other evaluation to the first, on the same images."""
     (_, base), *others = evaluations.items()
     rows = []
     for name, other in others:
@@ -206,7 +196,7 @@ def differences(
 
 
 def _aligned(base: Evaluation, other: Evaluation, group: Group, name: str) -> list[tuple[Any, Any]]:
-    """The sets of both that a name stands for; their images must be the same."""
+    """The sets of both under a name; their images must be the same."""
     pairs = list(zip(members(base.in_group(group), name), members(other.in_group(group), name)))
     for first, second in pairs:
         if [item.id for item in first.scored.items] != [item.id for item in second.scored.items]:
@@ -247,7 +237,7 @@ def _detection(
 
 
 def _kept(name: str, base: Evaluation, other: Evaluation, resamples: int, seed: int) -> list[Difference]:
-    """What each keeps at its own threshold."""
+    """Shares kept by each detector at its own threshold."""
     rows = []
     for group in Group:
         for pool in pools(base.sets, group)[-1:]:

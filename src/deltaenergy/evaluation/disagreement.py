@@ -1,19 +1,18 @@
-"""On which images two scores disagree most: far up by the one, far down by the other.
+"""The images on which two scores disagree most: ranked high by one, low by the other.
 
-Scores have units of their own, so that values say nothing beside each other; places in the order do:
+Scores have different units, so ranks are compared:
 
     r(x) = (average rank of x among the n images − ½) / n,   disagreement(x) = r_first(x) − r_second(x)
 
-r lies between 0 and 1, whatever the score, and equal scores have equal r. A positive disagreement: the first score
-takes the image for known rather than the second does.
+r is between 0 and 1 for every score, and equal scores have equal r. If the disagreement is positive, the first score
+finds the image more known than the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Disagreement:
 
     @property
     def difference(self) -> float:
-        """Above 0 where the first score takes the image for known rather than the second does."""
+        """Above 0 if the first score finds the image more known than the second."""
         return self.first - self.second
 
 
@@ -54,7 +53,7 @@ def places(scores: Any) -> npt.NDArray[np.float64]:
 
 
 def rank_correlation(first: Any, second: Any) -> float:
-    """Spearman's: 1 where two scores order images alike, 0 where one order says nothing of the other."""
+    """Spearman's correlation: 1 if two scores rank images the same, 0 if the ranks are unrelated."""
     a, b = _two(first, second)
     if not (a.std() and b.std()):
         return 1.0 if a.std() == b.std() else 0.0
@@ -62,57 +61,34 @@ def rank_correlation(first: Any, second: Any) -> float:
 
 
 def disagreements(first: Any, second: Any, count: int = 8) -> list[Disagreement]:
-    """The `count` images on which two scores disagree most, largest difference first; of equal ones the first."""
+    """The `count` images on which two scores disagree most, largest difference first; on ties the first image."""
     a, b = _two(first, second)
     order = np.argsort(-np.abs(a - b), kind="stable")[: max(0, count)]
     return [Disagreement(int(row), float(a[row]), float(b[row])) for row in order]
 
 
-def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -> tuple[str, str]:
-    """The two scores whose orders of the images are least alike; if `among` is given, one of them is from there."""
-    pairs = [pair for pair in combinations(values, 2) if among is None or set(pair) & set(among)]
-    if not pairs:
-        raise InputError(f"A disagreement takes two scores, got {len(values)}.")
-    return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
+def pooled_scores(
+    evaluation: Evaluation,
+) -> tuple[Callable[[int], tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
+    """The scores of all images of an evaluation; and what gives the set of a row of these, and its row there.
 
-
-class PooledRows(Sequence[tuple["EvaluatedSet", int]]):
-    """Some images of several sets, one after the other: the set of each, and its row there."""
-
-    def __init__(self, sets: Sequence[EvaluatedSet], rows: npt.NDArray[np.int64]) -> None:
-        """`rows` count through all sets."""
-        self._sets, self._rows = sets, rows
-        self._ends = np.cumsum([len(image_set) for image_set in sets])
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[EvaluatedSet, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> PooledRows: ...
-    def __getitem__(self, index: int | slice) -> tuple[EvaluatedSet, int] | PooledRows:
-        if isinstance(index, slice):
-            return PooledRows(self._sets, self._rows[index])
-        row = int(self._rows[index])
-        number = int(np.searchsorted(self._ends, row, side="right"))
-        return self._sets[number], row - (int(self._ends[number - 1]) if number else 0)
-
-
-def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDArray[np.float64]]]:
-    """Every image of an evaluation by set and row, and all scores in that order.
-
-    Images without a number by some score are left out, since they have no place in its order.
+    Images with NaN by some score are skipped, because they have no rank.
     """
     sets = evaluation.sets
     values = {spec: np.concatenate([image_set.scored.values[spec] for image_set in sets]) for spec in evaluation.scores}
     complete = ~np.any([np.isnan(scores) for scores in values.values()], axis=0)
-    return PooledRows(sets, np.flatnonzero(complete)), {spec: scores[complete] for spec, scores in values.items()}
+    rows, ends = np.flatnonzero(complete), np.cumsum([len(image_set) for image_set in sets])
+
+    def place(row: int) -> tuple[EvaluatedSet, int]:
+        number = int(np.searchsorted(ends, rows[row], side="right"))
+        return sets[number], int(rows[row]) - (int(ends[number - 1]) if number else 0)
+
+    return place, {spec: scores[complete] for spec, scores in values.items()}
 
 
 @dataclass(frozen=True)
 class ScoreDisagreement:
-    """Two scores, how alike they order the images, and the images on which they differ most."""
+    """Two scores, their rank correlation, and the images on which they differ most."""
 
     first: str
     second: str
@@ -126,23 +102,24 @@ class ScoreDisagreement:
 
 
 def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> ScoreDisagreement:
-    """The score `first` beside the one of `values` whose order of the images is least like its own."""
-    second = next(spec for spec in least_alike(values, [first]) if spec != first)
+    """The score `first` and the score of `values` that ranks the images least like it."""
+    others = [spec for spec in values if spec != first]
+    second = min(others, key=lambda spec: rank_correlation(values[first], values[spec]))
     images = [image for image in disagreements(values[first], values[second], count) if image.difference]
     return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
 
 
-def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:
-    """The primary score beside the one least like it, as JSON values; None where a single score was evaluated."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or not where:
+def disagreement_record(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The primary score and the score least like it, as JSON values; None with a single score."""
+    place, values = pooled_scores(evaluation)
+    if len(values) < 2 or not len(values[evaluation.primary]):
         return None
 
     def image_of(row: int) -> dict[str, Any]:
-        image_set, own_row = where[row]
+        image_set, own_row = place(row)
         return {"set": image_set.name, "image": image_set.scored.items[own_row].id}
 
-    return disagreement_with(evaluation.primary, values, count).to_dict(image_of)
+    return disagreement_with(evaluation.primary, values).to_dict(image_of)
 
 
 def _two(first: Any, second: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

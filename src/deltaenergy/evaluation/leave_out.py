@@ -1,9 +1,9 @@
-"""Leave classes out: some classes are taken off the class list, and their images play the unknown ones.
+"""Leave classes out: some classes are removed from the class list, and their images serve as unknowns.
 
-A score that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`): one that keeps what it saw
-(knn, mahalanobis) would otherwise be tested on what it knows by heart.
+A score that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`): otherwise one that memorises
+images (knn, mahalanobis) would be tested on those.
 
-Classes are what must generalise, so they are what is resampled for an interval, with all their images.
+Intervals resample classes with all their images, because results must generalise over classes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def folds(classes: int, parts: int, seed: int) -> list[Ints]:
 
 
 def score_both(scorer: Scorer, known: ScoreInputs, member: Ints, unknown: ScoreInputs) -> tuple[Floats, Floats]:
-    """The scores of known images, whose classes are `member`, and of unknown ones; cross-fitted if the score learns."""
+    """The scores of known images (classes `member`) and of unknown images; cross-fitted if the score learns."""
     fitted = [scorer] if scorer.fitted else cross_fit([scorer], KnownImages(known, member.tolist()))
     of_known = score_inputs(fitted, known, known=True)[scorer.spec]
     return of_known, score_inputs(fitted, unknown)[scorer.spec]
@@ -37,9 +37,9 @@ def score_both(scorer: Scorer, known: ScoreInputs, member: Ints, unknown: ScoreI
 def wins_by_class(
     known_values: Floats, known_class: Ints, unknown_values: Floats, unknown_class: Ints, classes: int
 ) -> Floats:
-    """wins[k, u]: over pairs of a known image of class k and an unknown one of class u, how often the first scores
-    higher (ties ½). Any weighting of classes is a weighted sum of this matrix, so resampling them costs no further
-    look at the images.
+    """wins[k, u]: over pairs of a known image of class k and an unknown image of class u, how often the first scores
+    higher (ties ½). Any weighting of classes is a weighted sum of this matrix, so resampling does not touch the images
+    again.
     """
     present, column = np.unique(unknown_class, return_inverse=True)
     levels = np.unique(np.concatenate([known_values, unknown_values]))
@@ -54,7 +54,7 @@ def wins_by_class(
 
 
 def resampled_auroc(wins: Floats, known_class: Ints, unknown_class: Ints, resampled: Floats) -> Floats:
-    """AUROC of each resample of classes; NaN where it holds no known or no unknown image's class."""
+    """AUROC of each resample of classes; NaN if it has no known or no unknown class."""
     known_count, unknown_count = (np.bincount(member, minlength=len(wins)) for member in (known_class, unknown_class))
     known, unknown = np.flatnonzero(known_count), np.flatnonzero(unknown_count)
     known_weight, unknown_weight = resampled[:, known], resampled[:, unknown]
@@ -66,7 +66,7 @@ def resampled_auroc(wins: Floats, known_class: Ints, unknown_class: Ints, resamp
 def resample_classes(parts: Sequence[Ints], resamples: int, seed: int) -> Floats:
     """How often each class is in each bootstrap resample (resamples, classes).
 
-    A resample whose classes are all of one part compares nothing with anything, and is drawn again.
+    A resample whose classes are all of one part is drawn again.
     """
     if resamples < 1:
         raise InputError(f"resamples must be at least 1, got {resamples!r}.")

@@ -1,16 +1,20 @@
-"""What an evaluation found, as plain data: for the terminal, for JSON and tables, and for the report."""
+"""The results of an evaluation as plain data, for the terminal, JSON, tables and the report."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy import __version__
+from deltaenergy.core.classes import first_of_name
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.inline import Shot, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
@@ -20,13 +24,14 @@ from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimat
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.detector.calibration import Calibration
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.scoring import AnyScorer, Scored
 
 
 class Group(StrEnum):
-    """What a set of images is: known classes, known classes in another style, or no known class."""
+    """The kind of a set: known classes, known classes shifted in style, or no known class."""
 
     ID = "known"
     SHIFTED = "shifted"
@@ -35,10 +40,10 @@ class Group(StrEnum):
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`.
+    """One set of images with its results. Row i of every array belongs to `scored.items[i]`.
 
-    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection, `scorers` what
-    scored them, by spec: a cross-fitted one has the folds of these images first.
+    `labels` are positions of classes (−1 if unknown), `counted` the images that count for detection, `scorers` the
+    scorers by spec: cross-fitted scorers have the folds of these images first.
     """
 
     name: str
@@ -70,7 +75,7 @@ class AccuracyRow:
 
 @dataclass(frozen=True)
 class DetectionRow:
-    """How well one score tells a closed set (ID or shifted) from an open one."""
+    """How well one score separates a closed set (ID or shifted) from an open set."""
 
     score: str
     closed: str
@@ -94,16 +99,16 @@ class KeptRow:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(HasRepr):
-    """Everything that was found.
+    """The results of an evaluation.
 
     Attributes:
         classes: the class names.
         sets: the sets in the order given: ID, shifted, open.
         scores: each score's `spec` with what it is (summary, formula, paper).
-        primary: the score whose pictures and verdicts a report shows.
+        primary: the score whose images and verdicts a report shows.
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
-        thresholds: by score, from the ID sets or a detector; None where that was cross-fitted.
-        calibrations: by score, of a detector that was given, or of class names alone.
+        thresholds: by score, from the ID sets or a detector; None if that was cross-fitted.
+        calibrations: by score, of the detector or of class names.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -153,7 +158,7 @@ class Evaluation(HasRepr):
         return super()._repr_html_() + pictures_html(wrong)
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
-        """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
+        """ROC curves of a score (default the primary one) on matplotlib's axes `ax`, or new axes, and return them."""
         from deltaenergy.detector.inline import roc_curves
 
         spec = score or self.primary
@@ -161,8 +166,8 @@ class Evaluation(HasRepr):
             raise InputError(f"score {spec!r} was not evaluated.{did_you_mean(spec, self.scores)}")
         rows = [row for row in self.detection if row.score == spec]
         if not rows:
-            raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
-        # The score is named as well: several may be drawn into one figure.
+            raise InputError("There is no open set, so there is no curve: pass open_sets to evaluate.")
+        # With the name of the score: one plot may have several.
         named = {
             f"{spec}, {row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows
         }
@@ -185,7 +190,7 @@ class Evaluation(HasRepr):
         return RankedScores(*self.pair(row))
 
     def is_ood(self, image_set: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
-        """The verdict on each image of a set: True where the score is below its threshold, or NaN."""
+        """The verdict on each image of a set: True if the score is below its threshold or NaN."""
         spec = score or self.primary
         values, known, threshold = image_set.scored.values[spec], self.calibrations.get(spec), self.thresholds[spec]
         if known is None:
@@ -194,11 +199,6 @@ class Evaluation(HasRepr):
         named = np.array(first_of_name(self.classes), dtype=np.int64)[image_set.scored.predicted]
         return known.rejects(image_set.scored.by_fold.get(spec, values), named)
 
-    @property
-    def given_thresholds(self) -> frozenset[str]:
-        """The scores whose verdicts are those of a detector."""
-        return frozenset(self.calibrations)
-
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
         from deltaenergy.evaluation.classification import classification
@@ -206,7 +206,7 @@ class Evaluation(HasRepr):
 
         return {
             "accuracy": [
-                {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
+                {"set": row.set, "group": row.group.value, "images": row.images, **flat("accuracy", row.accuracy)}
                 for row in self.accuracy
             ],
             "detection": [
@@ -217,7 +217,7 @@ class Evaluation(HasRepr):
                     "open": row.open,
                     "closed_images": row.closed_images,
                     "open_images": row.open_images,
-                    **{key: v for name, estimate in row.metrics.items() for key, v in _flat(name, estimate).items()},
+                    **{key: v for name, estimate in row.metrics.items() for key, v in flat(name, estimate).items()},
                 }
                 for row in self.detection
             ],
@@ -228,7 +228,7 @@ class Evaluation(HasRepr):
                     "set": row.set,
                     "group": row.group.value,
                     "images": row.images,
-                    **_flat("kept", row.kept),
+                    **flat("kept", row.kept),
                 }
                 for row in self.kept
             ],
@@ -239,20 +239,20 @@ class Evaluation(HasRepr):
         }
 
 
-def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
-    """The names to report for a group: its sets, and all of them together if there are several.
+def pools(sets: Iterable[EvaluatedSet], group: Group, pooled: bool = True) -> list[str]:
+    """The names to report for a group: its sets, and if `pooled` their pool if there are several.
 
-    Of ID sets only the pool is reported: their threshold is a common one.
+    Of ID sets only the pool is reported: they share a threshold.
     """
     names = [image_set.name for image_set in sets if image_set.group is group]
-    if len(names) < 2:
+    if len(names) < 2 or not pooled:
         return names
     together = f"all {group.value} sets"
     return [together] if group is Group.ID else [*names, together]
 
 
 def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
-    """The sets that a name of `pools` stands for."""
+    """The sets behind a name of `pools`."""
     sets = list(sets)
     return [image_set for image_set in sets if image_set.name == name] or [
         image_set for image_set in sets if name == f"all {image_set.group.value} sets"
@@ -260,7 +260,7 @@ def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
 
 
 def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
-    """The scores of all images that count, of the sets that a name stands for and that were scored; not to be changed.
+    """The scores of all images that count, of the scored sets under a name; do not change them.
 
     Those of a single set are not copied if all of its images count.
     """
@@ -273,11 +273,10 @@ def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArra
 
 
 def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[AccuracyRow]:
-    """Of each closed set with labels, and with `pooled` of all ID and of all shifted sets together."""
+    """Accuracy of each labelled closed set, and with `pooled` of all ID and of all shifted sets."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
-        names = [image_set.name for image_set in sets if image_set.group is group]
-        for name in dict.fromkeys([*names, *(pools(sets, group) if pooled else [])]):
+        for name in dict.fromkeys([*pools(sets, group, pooled=False), *pools(sets, group, pooled)]):
             chosen = members([image_set for image_set in sets if image_set.group is group], name)
             labelled = sum(int(image_set.labelled.sum()) for image_set in chosen)
             if labelled:
@@ -289,17 +288,17 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
 def detection_rows(
     sets: Sequence[EvaluatedSet], scores: Sequence[str], keep: float, *, resamples: int, seed: int, pooled: bool
 ) -> list[DetectionRow]:
-    """Each score on each closed set against each open one; intervals only if there are resamples.
+    """Each score on each closed set against each open set; intervals only with resamples.
 
-    With `pooled`, sets of a group are also taken together. A pair of which one side has no image that counts is left
-    out, and so are sets that were not scored.
+    With `pooled`, sets of a group are also combined. Pairs without an image that counts, and sets that were not scored,
+    are skipped.
     """
     rows = []
     opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
     for group in (Group.ID, Group.SHIFTED):
         mine = [image_set for image_set in sets if image_set.group is group]
-        for closed in _pools_or_sets(sets, group, pooled):
-            for open_name in _pools_or_sets(sets, Group.OPEN, pooled):
+        for closed in pools(sets, group, pooled):
+            for open_name in pools(sets, Group.OPEN, pooled):
                 for spec in scores:
                     known, unknown = values_of(mine, closed, spec), values_of(opened, open_name, spec)
                     if not len(known) or not len(unknown):
@@ -318,7 +317,7 @@ def detection_rows(
 
 
 def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
-    """The share of each set that each score's threshold accepts."""
+    """The share of each set that each score's threshold keeps."""
     rows = []
     for spec in evaluation.thresholds:
         for image_set in evaluation.sets:
@@ -332,9 +331,30 @@ def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
     return rows
 
 
-def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> list[str]:
-    return pools(sets, group) if pooled else [image_set.name for image_set in sets if image_set.group is group]
-
-
-def _flat(name: str, estimate: Estimate) -> dict[str, float]:
+def flat(name: str, estimate: Estimate) -> dict[str, float]:
+    """A value and its interval, as columns of a table."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
+    """Everything but the date decides the numbers: equal entries and equal images give equal results."""
+    return {
+        "model": classifier.model.describe(),
+        "classifier": {
+            **classifier.describe(),
+            # Tuned classifiers record theirs in the method.
+            "templates": list(classifier.templates) if classifier.method.name == "zero-shot" else [],
+            "batch_dependent": classifier.batch_dependent,
+        },
+        "classes": list(classifier.classes),
+        "classes_hash": classifier.classes_hash,
+        **settings,
+        "device": str(classifier.model.device),
+        "precision": str(classifier.model.dtype).removeprefix("torch."),
+        "versions": {
+            "deltaenergy": __version__,
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        },
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.core.labels import class_names, first_of_name
+from deltaenergy.core.classes import class_names, first_of_name
 from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import DeltaEnergyError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.results import (
+    EvaluatedSet,
+    Evaluation,
+    Group,
+    accuracy_rows,
+    detection_rows,
+    kept_rows,
+    provenance_of,
+)
 from deltaenergy.evaluation.sets import (
     LoadedSet,
     grouped_sets,
@@ -56,12 +63,37 @@ if TYPE_CHECKING:
 Scores: TypeAlias = str | Score | Scorer | Sequence[str | Score | Scorer]
 LOG = logging.getLogger(__name__)
 
-# Scores that learn from images do so from at most so many of a feature store, evenly spaced: these are held in memory.
+# Scores learn from at most this many images of a feature store, evenly spaced: they are held in memory.
 MOST_LEARNED = 20_000
 
 
 class NoOpenSet(UserWarning):
-    """There are no images of none of the classes, so detection could not be measured."""
+    """Without images of none of the classes, detection could not be measured."""
+
+
+@dataclass(frozen=True)
+class EvaluationRules:
+    """How sets are measured.
+
+    Attributes:
+        keep: the ID share that thresholds keep, and the rate of the FPR metrics.
+        resamples: number of bootstrap resamples behind each interval.
+        seed: for the bootstrap.
+        batch_size: images per step of the image tower.
+        by_name: images are labelled by name, so classes of one name count as one.
+        correct_only: closed images count for detection only if they are classified correctly.
+        pooled: sets of a group are also measured together.
+        allow_empty: a set without a readable image is not an error.
+    """
+
+    keep: float = 0.95
+    resamples: int = 1000
+    seed: int = 0
+    batch_size: int = 32
+    by_name: bool = True
+    correct_only: bool = False
+    pooled: bool = True
+    allow_empty: bool = False
 
 
 def evaluate(
@@ -79,22 +111,22 @@ def evaluate(
 ) -> Evaluation:
     """Measure a classifier and its scores on sets of images.
 
-    Sets are given as `{name: images}`, or as a list of `(name, images)` or `ImageSet`; one alone also as its images.
+    Sets are `{name: images}`, or a list of `(name, images)` or `ImageSet`, or the images of a single set.
 
     Args:
-        by: a detector or its folder, whose threshold is then used for its score; or a classifier or class names, whose
-            default score is judged by the threshold that names alone give.
+        by: a detector or its folder, whose threshold is used for its score; or a classifier or class names, whose
+            default score uses the threshold from class names.
         scores: one or several names, `Score` or `Scorer` objects, or `all`; those that learn from ID data are
             cross-fitted on the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the detector's own. By
             default the detector's, or `delta-energy+words`.
         id_sets: images of the classes; class folders give their labels.
-        shifted_sets: images of the same classes in other styles.
+        shifted_sets: images of the same classes shifted in style.
         open_sets: images of none of the classes.
         keep: the ID share that thresholds keep, and the rate of the FPR metrics.
         limit: at most this many images of each set, drawn with `seed`.
         seed: for `limit` and for the bootstrap.
         resamples: number of bootstrap resamples behind each interval.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "evaluate")
     check_keep(keep)
@@ -102,7 +134,7 @@ def evaluate(
     images = [image_set.images for image_set, _ in given]
     if source.is_detector:
         if scores is not None:
-            chosen_scores(scores, Given())  # a misspelt name is told before the detector is loaded
+            chosen_scores(scores, Given())  # a misspelt name fails before the detector is loaded
         detector = source.detector()
         classifier = detector.classifier
         chosen, left_out = chosen_scores(detector.scorer if scores is None else scores, Given.of(images, classifier))
@@ -119,7 +151,7 @@ def evaluate(
     if detector is not None and detector.calibration is None:
         detector = None
     used = _scorers(classifier, chosen, detector, lenient=left_out is not None)
-    # Of all scores, a report shows the verdicts of the default one.
+    # With all scores, a report shows the verdicts of the default score.
     primary = DEFAULT_SCORE if left_out is not None and DEFAULT_SCORE in used else None
     loaded = load_sets(given, limit, seed, hold=False)
     labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in loaded]
@@ -128,12 +160,9 @@ def evaluate(
             classifier,
             list(used.values()),
             labelled,
-            keep=keep,
+            EvaluationRules(keep, resamples, seed, source.on.batch_size),
             calibrated=detector,
             primary=primary,
-            resamples=resamples,
-            seed=seed,
-            batch_size=source.on.batch_size,
             progress=progress,
             provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
         )
@@ -146,36 +175,25 @@ def evaluate_sets(
     classifier: Classifier,
     scorers: Sequence[Scorer],
     sets: Sequence[LoadedSet],
+    rules: EvaluationRules,
     *,
-    by_name: bool = True,
-    correct_only: bool = False,
-    keep: float = 0.95,
     calibrated: Detector | None = None,
     primary: str | None = None,
-    pooled: bool = True,
-    resamples: int = 1000,
-    seed: int = 0,
-    batch_size: int = 32,
     progress: Progress | None = None,
     provenance: Mapping[str, Any] | None = None,
-    allow_empty: bool = False,
 ) -> Evaluation:
     """`evaluate` for sets whose images are listed and labelled.
 
-    Classes of one name count as one if images are sorted `by_name`, which cannot tell them apart. With `correct_only`,
-    closed images count for detection only if they are classified correctly. Scorers that have not seen ID images yet
-    are cross-fitted on the ID sets. A `calibrated` detector's threshold is used for its score. A set of which no image
-    can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are also measured together.
+    Scorers that have not seen ID images yet are cross-fitted on the ID sets. A `calibrated` detector's threshold is
+    used for its score.
     """
-    found = _score_sets(classifier, scorers, sets, batch_size, progress)
-    if not allow_empty:
+    found = _score_sets(classifier, scorers, sets, rules.batch_size, progress)
+    if not rules.allow_empty:
         for image_set, (scored, _) in zip(sets, found):
             image_set.check_readable(scored.items, scored.unreadable)
-    evaluated = [
-        _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
-    ]
+    evaluated = [_evaluated(image_set, *of_set, classifier, rules) for image_set, of_set in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    thresholds = _thresholds(evaluated, specs, keep)
+    thresholds = _thresholds(evaluated, specs, rules.keep)
     calibrations: dict[str, Calibration | NamesRule] = {}
     provenance = dict(provenance or {})
     if calibrated is not None and calibrated.score.spec in specs:
@@ -185,12 +203,17 @@ def evaluate_sets(
     measured = Evaluation(
         classes=classifier.classes,
         sets=evaluated,
-        scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
+        scores={
+            scorer.spec: {name: getattr(scorer.score, name) for name in ("summary", "formula", "paper")}
+            for scorer in scorers
+        },
         primary=primary or next(iter(specs), ""),
-        keep=keep,
+        keep=rules.keep,
         thresholds=thresholds,
-        accuracy=accuracy_rows(evaluated, pooled=pooled),
-        detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
+        accuracy=accuracy_rows(evaluated, pooled=rules.pooled),
+        detection=detection_rows(
+            evaluated, specs, rules.keep, resamples=rules.resamples, seed=rules.seed, pooled=rules.pooled
+        ),
         kept=[],
         calibrations=calibrations,
         provenance=provenance,
@@ -199,7 +222,7 @@ def evaluate_sets(
 
 
 def warn_of_unknown_classes(evaluation: Evaluation, *, who: str = "The model", stacklevel: int = 2) -> None:
-    """Say so if the labelled ID images are named no better than by guessing."""
+    """Warn if accuracy on labelled ID images is no better than guessing."""
     known = [image_set for image_set in evaluation.sets if image_set.group is Group.ID]
     correct, told = (
         int(sum(getattr(image_set, rows).sum() for image_set in known)) for rows in ("correct", "labelled")
@@ -208,7 +231,7 @@ def warn_of_unknown_classes(evaluation: Evaluation, *, who: str = "The model", s
 
 
 def warn_of_no_open_set(evaluation: Evaluation, *, stacklevel: int = 2) -> None:
-    """Say so if detection could not be measured because there are no images of none of the classes."""
+    """Warn if detection could not be measured because there is no open set."""
     if not evaluation.in_group(Group.OPEN):
         warnings.warn(
             "No open set, so detection was not measured. Add images of none of the classes (`open_sets`).",
@@ -220,9 +243,9 @@ def warn_of_no_open_set(evaluation: Evaluation, *, stacklevel: int = 2) -> None:
 def _scorers(
     classifier: Classifier, scores: Sequence[Score | Scorer], detector: Detector | None, *, lenient: bool
 ) -> dict[str, Scorer]:
-    """Scorers by spec; the detector's own, with what it was fitted to, replaces an equal score.
+    """Scorers by spec; the detector's fitted scorer replaces an equal score.
 
-    With `lenient`, one that fails to bind is left out, with a note.
+    With `lenient`, a score that fails to bind is skipped with a note.
     """
     own = {detector.score.spec: detector.scorer} if detector is not None else {}
     bound: dict[str, Scorer] = {}
@@ -233,14 +256,9 @@ def _scorers(
             except DeltaEnergyError as error:
                 if not lenient:
                     raise
-                LOG.info("%s is left out: %s", score.spec, error)
+                LOG.info("%s was skipped: %s", score.spec, error)
             progress(number, len(scores))
     return bound
-
-
-class _ScoredSet(NamedTuple):
-    scored: Scored
-    scorers: dict[str, AnyScorer]
 
 
 def _score_sets(
@@ -249,8 +267,8 @@ def _score_sets(
     sets: Sequence[LoadedSet],
     batch_size: int,
     progress: Progress | None,
-) -> list[_ScoredSet]:
-    """What is found for each set, and by which scorers: those that must learn are cross-fitted on all ID sets."""
+) -> list[tuple[Scored, dict[str, AnyScorer]]]:
+    """The results of each set and its scorers: those that learn are cross-fitted on all ID sets."""
     learning = not all(scorer.fitted for scorer in scorers)
     learned_from = [learning and part.group is Group.ID and part.own_classes is None for part in sets]
     starts = [0, *accumulate(map(len, sets))]
@@ -276,7 +294,7 @@ def _score_sets(
         of_set = used if image_set.own_classes is None else []
         own = [_bound_to(encoded[i].classifier, scorer) for scorer in of_set]
         if learned_from[i]:
-            own = [_from_row(scorer, row) for scorer in own]
+            own = [replace(one, folds=one.folds[row:]) if isinstance(one, CrossFitted) else one for one in own]
         before = early.get(i, NOTHING_SCORED)
         scored = score_all(
             encoded[i],
@@ -289,19 +307,22 @@ def _score_sets(
         values = {**before.values, **scored.values}
         scored = replace(
             scored,
+            # Images of a whole store are looked up.
+            items=scored.items if image_set.store is None else image_set.items,
+            unreadable=[*image_set.unreadable, *scored.unreadable],
             values={scorer.spec: values[scorer.spec] for scorer in own},
             by_fold={**before.by_fold, **scored.by_fold},
         )
-        found.append(_ScoredSet(_named(image_set, scored), {scorer.spec: scorer for scorer in own}))
+        found.append((scored, {scorer.spec: scorer for scorer in own}))
     return found
 
 
 def _score_early(
     classifier: Classifier, scorers: Sequence[Scorer], encoded: Sequence[Encoded], learned_from: Sequence[bool]
 ) -> dict[int, Scored]:
-    """By position of the set, scores that look at patches or pixels of images that others learn from.
+    """By position of the set, scores that need patches or pixels of images that other scores learn from.
 
-    Images are encoded once: such scores are computed in the pass that encodes them. Not if that must be done again.
+    Images are encoded once, so such scores are computed in that pass.
     """
     of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
     if not of_images or needs_of_images(classifier, [scorer.score for scorer in scorers if not scorer.fitted]):
@@ -321,22 +342,10 @@ def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
     return replace(scorer, scorers=tuple(replace(of_fold, classifier=classifier) for of_fold in scorer.scorers))
 
 
-def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
-    """The scorer for known images from a row on."""
-    return replace(scorer, folds=scorer.folds[row:]) if isinstance(scorer, CrossFitted) else scorer
-
-
 def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
-    """Of every so many images of each set one is learned from: of feature stores together at most `MOST_LEARNED`."""
+    """Learn from every n-th image of each set: at most `MOST_LEARNED` of all feature stores together."""
     stored = sum(len(image_set) for image_set in sets if image_set.store is not None)
     return [1 if image_set.store is None else max(1, -(-stored // MOST_LEARNED)) for image_set in sets]
-
-
-def _named(image_set: LoadedSet, scored: Scored) -> Scored:
-    """Of a whole store, images are looked up."""
-    if image_set.store is not None:
-        scored = replace(scored, items=image_set.items)
-    return replace(scored, unreadable=[*image_set.unreadable, *scored.unreadable])
 
 
 def _evaluated(
@@ -344,10 +353,9 @@ def _evaluated(
     scored: Scored,
     scorers: dict[str, AnyScorer],
     classifier: Classifier,
-    by_name: bool,
-    correct_only: bool,
+    rules: EvaluationRules,
 ) -> EvaluatedSet:
-    """Join the labels of the images that were read with what was predicted for them."""
+    """Join the labels of readable images with their predictions."""
     classes = (classifier if image_set.classifier is None else image_set.classifier).classes
     known = match_labels(image_set, classes) if image_set.labels is None else image_set.labels
     if image_set.store is not None:  # a row for each
@@ -355,16 +363,15 @@ def _evaluated(
     else:
         label_of = dict(zip((item.id for item in image_set.items), known.tolist()))
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
-    predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
+    predicted = same_class(classes)[scored.predicted] if rules.by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = (
-        correct if correct_only and image_set.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
-    )
+    some_count = rules.correct_only and image_set.group is not Group.OPEN
+    counted = correct if some_count else np.broadcast_to(np.True_, correct.shape)
     return EvaluatedSet(image_set.name, image_set.group, scored, labels, correct, counted, scorers)
 
 
 def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float | None]:
-    """Of each score, set on all ID sets; none if there is no such set."""
+    """The thresholds of each score, set on all ID sets; empty if there are none."""
     result: dict[str, float | None] = {}
     for spec in specs:
         id_sets = [
@@ -376,7 +383,3 @@ def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float)
         if sum(map(len, values)):
             result[spec] = threshold_at(np.sort(values[0] if len(values) == 1 else np.concatenate(values)), keep)
     return result
-
-
-def _describe(score: Score) -> dict[str, str]:
-    return {"summary": score.summary, "formula": score.formula, "paper": score.paper}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from deltaenergy.core.arrays import GrowingArray
-from deltaenergy.core.labels import ClassFinder, first_of_name
+from deltaenergy.core.classes import ClassFinder, first_of_name
 from deltaenergy.core.needs import Lack
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
@@ -34,8 +34,7 @@ UNKNOWN = -1
 class ImageSet(NamedTuple):
     """Images under one name: anything `load_images` takes, or unit features (N, D).
 
-    Labels are class names, one per image; where they are not given, images in subfolders are labelled with their
-    folder's name.
+    Labels are class names, one per image; by default, images in subfolders have their folder's name.
     """
 
     name: str
@@ -49,10 +48,10 @@ class LoadedSet:
 
     Attributes:
         items: its images; those of a whole feature store are `StoredItems`.
-        labels: the position of each image's class, −1 where it is unknown; if None, that of the item's label.
-        classifier: sees this set in place of the evaluated one, of which it is a variant.
-        own_classes: the class list of that classifier if it is another: then only accuracy counts.
-        unreadable: images of the set that are known to be so already.
+        labels: the position of each image's class, −1 if unknown; if None, from the item's label.
+        classifier: a variant of the evaluated classifier, used for this set.
+        own_classes: the class list of that classifier if it differs: then only accuracy counts.
+        unreadable: images already known to be unreadable.
     """
 
     name: str
@@ -65,12 +64,12 @@ class LoadedSet:
 
     @property
     def store(self) -> Store | None:
-        """The feature store that it is the whole of, if it is one."""
+        """The feature store, if the set is a whole store."""
         return self.items.store if isinstance(self.items, StoredItems) else None
 
     @property
     def source(self) -> Source:
-        """What is scored."""
+        """The images to score."""
         return as_source(list(self.items)) if self.store is None else self.store
 
     def check_readable(self, items: Sequence[ImageItem], unreadable: Sequence[Unreadable]) -> None:
@@ -86,10 +85,10 @@ class LoadedSet:
 
 
 def named_sets(given: Any, group: Group) -> list[ImageSet]:
-    """Sets as they are typed: `{name: images}`, a list of `(name, images)`, or the images of a single set."""
+    """Sets as a user passes them: `{name: images}`, a list of `(name, images)`, or the images of a single set."""
     if isinstance(given, Mapping):
         return [ImageSet(str(name), images) for name, images in given.items()]
-    if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], str):
+    if isinstance(given, tuple) and _is_pair(given):
         return [ImageSet(*given)]
     if isinstance(given, (list, tuple)) and all(_is_pair(entry) for entry in given):
         return [ImageSet(*entry) for entry in given]
@@ -119,11 +118,11 @@ def grouped_sets(
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """A name for each path: as many of its last parts as tell it from the others."""
+    """A name for each path: as many of its last parts as make it unique."""
     parts = {path: [part for part in Path(path).parts if part not in {"/", "."}] or [path] for path in paths}
     if len(parts) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise InputError(f"{twice} is given twice: give each set of images once.")
+        raise InputError(f"{twice} is given twice: pass each set of images once.")
     names: dict[str, str] = {}
     for path, own in parts.items():
         for length in range(1, len(own) + 1):
@@ -135,7 +134,7 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def list_sets(given: Iterable[tuple[ImageSet, Group]]) -> list[tuple[ImageSet, Group]]:
-    """The sets with their images listed, so that a mistyped path is told at once; stores and features stay."""
+    """The sets with their images listed, so a mistyped path fails at once; stores and features stay."""
     return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
@@ -147,7 +146,7 @@ def known_items(given: Iterable[tuple[ImageSet, Group]]) -> Iterator[ImageItem]:
 
 
 def no_labels(given: Iterable[tuple[ImageSet, Group]]) -> Lack | None:
-    """What a score that learns from classes lacks if no image of the ID sets has one."""
+    """What a score that learns from classes lacks if no ID image has a label."""
     lacks = [unlabelled(one.images) for one, group in given if group is Group.ID and one.labels is None]
     return lacks[0] if lacks and None not in lacks else None
 
@@ -157,7 +156,7 @@ def load_sets(
 ) -> list[LoadedSet]:
     """List the images of each set; with `limit`, at most that many of each, drawn without replacement.
 
-    Unless they are to be held, the images of a whole feature store are looked up there.
+    Images of a whole feature store are looked up there, unless they are held.
     """
     rng = np.random.default_rng(seed)
     return _with_unique_ids([_load(image_set, group, limit, rng, hold) for image_set, group in given])
@@ -168,10 +167,10 @@ def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Gener
     if isinstance(source, Store) and len(source) and entry.labels is None and limit is None and not hold:
         return LoadedSet(entry.name, group, StoredItems(source))
     items = load_images(source)
-    if names_no_model(source):  # rows of arrays are called by their numbers
+    if names_no_model(source):  # rows of arrays are named by their numbers
         items = [replace(item, id=f"{entry.name} {item.id}") for item in items]
     if not items:
-        raise InputError(f"The {group.value} set {entry.name!r} holds no image.")
+        raise InputError(f"The {group.value} set {entry.name!r} has no image.")
     if entry.labels is not None:
         if len(entry.labels) != len(items):
             raise InputError(f"Set {entry.name!r} has {len(items)} images but {len(entry.labels)} labels.")
@@ -185,11 +184,11 @@ def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Gener
 def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     """The sets with ids that are unique among them all.
 
-    Set names must differ, and no file may stand in two groups: an image is either of a known class or it is not.
+    Set names must differ, and no file may be in two groups.
     """
     twice = [name for name, count in Counter(image_set.name for image_set in sets).items() if count > 1]
     if twice:
-        raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
+        raise InputError(f"Two sets are named {twice[0]!r}: give each set its own name.")
     sets = _with_names_of_their_own(sets)
     listed = [image_set for image_set in sets if image_set.store is None]
     owner: dict[str, LoadedSet] = {}
@@ -197,7 +196,7 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
         for item in image_set.items:
             if item.path is None:
                 continue
-            # abspath and not resolve: it looks at no file, and there may be a million of them.
+            # abspath, not resolve, which would touch up to a million files.
             first = owner.setdefault(os.path.abspath(item.path), image_set)  # noqa: PTH100
             if first.group is not image_set.group:
                 raise InputError(
@@ -212,7 +211,7 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
 
 
 def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
-    """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
+    """The sets; if an image of a store has the name of one of another set, stores are listed, to make names unique."""
     if all(image_set.store is None for image_set in sets):
         return sets
     hashes = GrowingArray(np.int64, expected=sum(map(len, sets)))
@@ -232,16 +231,15 @@ def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
 
 
 def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """For each class the first index with the same name, so that duplicates count as one class."""
+    """For each class the first index with the same name, so duplicates count as one class."""
     return np.array(first_of_name(classes), dtype=np.int64)
 
 
 def match_labels(image_set: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The class index of each image of a set, −1 where its label is unknown.
+    """The class index of each image of a set, −1 if its label is unknown.
 
-    In an ID or shifted set, a label that is no class is an error, because such an image would count as known; if no
-    label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
-    is the other way round: a label that *is* a class earns a warning.
+    In an ID or shifted set, a label that is not a class is an error, because the image would count as known; if no
+    label is a class, the set counts as unlabelled. In an open set, a label that *is* a class is a warning.
     """
     finder, first = ClassFinder(classes), first_of_name(classes)
     names, codes = _labels(image_set.items)
@@ -253,7 +251,7 @@ def match_labels(image_set: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np
         if found:
             warnings.warn(
                 f"The open set {image_set.name!r} has folders named like classes: {_listed(found)}. Images of known "
-                "classes do not belong into an open set.",
+                "classes do not belong in an open set.",
                 stacklevel=4,
             )
         return np.broadcast_to(np.int64(UNKNOWN), len(codes))
@@ -276,7 +274,7 @@ def match_labels(image_set: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np
 
 
 def _labels(items: Sequence[ImageItem]) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """The labels that occur, and for each image the position of its own among them, −1 where it has none."""
+    """The labels that occur, and for each image the position of its label, −1 if it has none."""
     if isinstance(items, StoredItems):
         return items.label_names, items.label_codes
     names = dict.fromkeys(item.label for item in items if item.label is not None)

@@ -1,6 +1,6 @@
-"""An evaluation in a few numbers: what stands for a group, the best score, and detectors side by side.
+"""An evaluation in a few numbers: one row per group, the best score, and detectors side by side.
 
-The terminal and the report say the same of an evaluation, because both take it from here.
+The terminal and the report both use it, so they agree.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from deltaenergy.evaluation.compare import Comparison, Difference
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
 from deltaenergy.stats.metrics import Estimate, paired_differences, proportion_estimate
 
-# What the images of a group are called where detectors are compared.
+# Names of the groups in comparisons of detectors.
 GROUP_WORDS = {Group.ID: "known images", Group.SHIFTED: "shifted images", Group.OPEN: "unknown images"}
-# The share of a group's images that a detector keeps, beside the metrics of `Evaluation`.
+# The share of a group's images that a detector keeps, in addition to the metrics of `Evaluation`.
 KEPT = "kept"
 # A number of a detector: `accuracy`, `kept` or a detection metric, and the images that it is about.
 Column = tuple[str, Group]
@@ -21,7 +21,7 @@ Column = tuple[str, Group]
 
 @dataclass(frozen=True)
 class BestScore:
-    """The score of the highest AUROC among several, the next one, and how far it is behind on the same images."""
+    """The score with the highest AUROC, the next score, and its paired lead."""
 
     best: DetectionRow
     second: DetectionRow
@@ -30,13 +30,13 @@ class BestScore:
 
 
 def whole_group(evaluation: Evaluation, group: Group) -> str | None:
-    """The name that stands for all images of a group; None if it has none."""
+    """The name for all images of a group; None if it has none."""
     names = pools(evaluation.sets, group)
     return names[-1] if names else None
 
 
 def headline(evaluation: Evaluation, group: Group) -> DetectionRow | None:
-    """The row that stands for a group: the primary score, all its sets against all open sets."""
+    """The row of a group: the primary score, all its sets against all open sets."""
     return next((row for row in _rows_of(evaluation, group) if row.score == evaluation.primary), None)
 
 
@@ -46,13 +46,13 @@ def ranked_scores(evaluation: Evaluation) -> list[DetectionRow]:
 
 
 def order_of_scores(evaluation: Evaluation) -> list[str]:
-    """The scores, best first; in their own order where nothing ranks them."""
+    """The scores, best first; in the given order if nothing ranks them."""
     ranked = [row.score for row in ranked_scores(evaluation)]
     return [*ranked, *(spec for spec in evaluation.scores if spec not in ranked)]
 
 
 def best_score(evaluation: Evaluation) -> BestScore | None:
-    """The best of several scores, with the paired bootstrap interval of its lead; None if there are not several."""
+    """The best of several scores, with the paired bootstrap interval of its lead; None with one score."""
     rows = ranked_scores(evaluation)
     if len(rows) < 2:
         return None
@@ -62,17 +62,8 @@ def best_score(evaluation: Evaluation) -> BestScore | None:
     return BestScore(best, second, lead, len(rows))
 
 
-def kept_estimate(evaluation: Evaluation, group: Group) -> Estimate | None:
-    """The share of a group's images that the primary score keeps, with its Wilson interval."""
-    sets = evaluation.in_group(group)
-    total = sum(map(len, sets))
-    if not total:
-        return None
-    return proportion_estimate(sum(int((~evaluation.is_ood(image_set)).sum()) for image_set in sets), total)
-
-
 def measured(evaluation: Evaluation) -> dict[Column, Estimate]:
-    """The numbers of one detector: accuracy, AUROC and FPR, and what it keeps at its own threshold."""
+    """The numbers of one detector: accuracy, AUROC, FPR, and the share kept at its threshold."""
     numbers: dict[Column, Estimate] = {}
     for row in evaluation.accuracy:  # the last row of a group is its pool
         numbers["accuracy", row.group] = row.accuracy
@@ -81,8 +72,10 @@ def measured(evaluation: Evaluation) -> dict[Column, Estimate]:
         if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):
             numbers |= {(metric, group): of_group.metrics[metric] for group, of_group in rows.items()}
     for group in Group:
-        if (kept := kept_estimate(evaluation, group)) is not None:
-            numbers[KEPT, group] = kept
+        sets = evaluation.in_group(group)
+        if total := sum(map(len, sets)):
+            kept = sum(int((~evaluation.is_ood(image_set)).sum()) for image_set in sets)
+            numbers[KEPT, group] = proportion_estimate(kept, total)
     return numbers
 
 
@@ -99,7 +92,7 @@ def smaller_is_better(metric: str) -> bool:
 
 
 def is_better(row: Difference) -> bool:
-    """Whether a difference is for the better: open images should not be kept."""
+    """Whether a difference is an improvement: open images should not be kept."""
     less = smaller_is_better(row.metric) or (row.metric == KEPT and not row.closed)
     return (row.change.value < 0) if less else (row.change.value > 0)
 

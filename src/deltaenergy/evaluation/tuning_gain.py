@@ -1,19 +1,19 @@
-"""Whether tuning helped: tuned classifiers beside zero-shot, on images that they were not trained on.
+"""Whether tuning helped: tuned classifiers compared with zero-shot, on images that they were not trained on.
 
-    accuracy   share of the images whose class is named rightly, all classes known
-    AUROC      detection of classes that were left out: they are split into parts, each part is left out in turn, and
-               its images are told from those of the other classes by the detector's score; mean over the parts. A score
+    accuracy   share of the images that are classified correctly, with all classes
+    AUROC      detection of left-out classes: classes are split into parts, each part is left out in turn, and the
+               detector's score separates its images from those of the other classes; mean over the parts. A score
                that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`)
 
-For AUROC every method is tuned anew without the part. To take the columns off a finished classifier would flatter it:
-it has seen the images of those classes as examples of what the others are not. That is done for methods whose training
-runs no tower; for the others AUROC is not measured.
+For AUROC every method is tuned again without the part: removing columns of a finished classifier would be too
+optimistic, because it has seen images of those classes as negatives. Only methods that train without an encoder are
+measured; for the others there is no AUROC.
 
-The images are held out. Where there are none, the drawn ones are: in fold f of five, image j of its class is held out
-if j mod 5 = f, and what was tuned on the rest is asked; for AUROC part f of the classes goes with fold f of the images.
+The images are held out. If there are none, the training images are cross-validated: in fold f of five, image j of its
+class is held out if j mod 5 = f; for AUROC, part f of the classes is used with fold f of the images.
 
 An estimate is a mean of terms φ_i over images (for AUROC: their placements among those of the other group, DeLong et
-al., Biometrics 1988), so that its variance is Σ φ_i², and that of a difference of two methods is Σ (φ_i − φ'_i)².
+al., Biometrics 1988), so its variance is Σ φ_i², and that of a difference of two methods is Σ (φ_i − φ'_i)².
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.classifiers.logistic import held_out_in
+from deltaenergy.classifiers.linear_probe import held_out_in
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.needs import Need
@@ -45,9 +45,9 @@ from deltaenergy.tuning.tune import tune
 from deltaenergy.tuning.views import CachedViews
 
 PARTS = 5
-# A class is left out of at least two others: one alone cannot be tuned.
+# At least two classes must remain: one cannot be tuned.
 FEWEST_CLASSES = 3
-# Trained images times classes beyond which tuning five times more would take long.
+# Above this many training images times classes, tuning five more times would take long.
 MOST_WORK = 4_000_000
 NORMAL = NormalDist().inv_cdf(0.975)
 ZERO_SHOT = "zero-shot"
@@ -56,9 +56,9 @@ TOO_FEW = "AUROC not measured: there are too few images"
 
 @dataclass(frozen=True)
 class TestImages:
-    """Labelled images to measure on, encoded by the model; `drawn` if they are the ones that were trained on."""
+    """Labelled images to measure on, encoded by the model; `drawn` if they were trained on."""
 
-    __test__ = False  # for pytest, which takes the name for its own
+    __test__ = False  # for pytest, which would collect it by its name
 
     items: Sequence[ImageItem]
     labels: Ints
@@ -69,14 +69,14 @@ class TestImages:
 
 @dataclass(frozen=True)
 class InfluenceTerms:
-    """An estimate as a mean over so many images: its value, and the share φ_i of each image in its error."""
+    """An estimate as a mean over images: its value, and the share φ_i of each image in its error."""
 
     value: float
     shares: Floats
     images: int
 
     def interval(self, base: InfluenceTerms | None = None) -> Estimate:
-        """The value with its 95% interval, or what it is above `base`, image by image."""
+        """The value with its 95% interval, or its paired difference to `base`."""
         value = self.value - (base.value if base else 0.0)
         half = NORMAL * float(np.sqrt(np.square(self.shares - (base.shares if base else 0.0)).sum()))
         return Estimate(value, value - half, value + half)
@@ -84,7 +84,7 @@ class InfluenceTerms:
 
 @dataclass(frozen=True)
 class GainRow:
-    """What was measured of one method; None is not measured. Gains are over zero-shot on the same images."""
+    """The results of one method; None if not measured. Gains are over zero-shot on the same images."""
 
     method: str
     accuracy: Estimate | None
@@ -94,17 +94,12 @@ class GainRow:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
-        measured_values: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
-        measured = {
-            name: None if estimate is None else estimate._asdict() for name, estimate in measured_values.items()
-        }
-        return {"method": self.method, **measured, "note": self.note}
+        return {name: value._asdict() if isinstance(value, Estimate) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
 class TuningGain:
-    """Zero-shot (where there are class texts) and the tuned methods, in the order in which they were tried."""
+    """Zero-shot (if there are class texts) and the tuned methods, in order."""
 
     rows: list[GainRow]
     kept: str
@@ -117,14 +112,14 @@ class TuningGain:
         return next(row for row in self.rows if row.method == self.kept)
 
     def warnings(self) -> list[str]:
-        """A sentence for each measure in which the method that was kept is behind zero-shot."""
+        """A sentence for each metric in which the kept method is behind zero-shot."""
         sentences = []
         for what, name in (("accuracy", "accuracy"), ("auroc", "detection of left-out classes (AUROC)")):
             gain: Estimate | None = getattr(self.kept_row, f"{what}_gain")
             after: Estimate | None = getattr(self.kept_row, what)
             if gain is None or after is None or gain.value >= 0:
                 continue
-            chance = ", so that it may be chance" if gain.high >= 0 else ""
+            chance = ", so it may be chance" if gain.high >= 0 else ""
             sentences.append(
                 f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f}% with zero-shot, "
                 f"{100 * after.value:.1f}% with {self.kept} (difference {100 * gain.value:+.1f}, 95% interval "
@@ -163,9 +158,9 @@ def measure_gain(
     recipe: Mapping[str, Any] | None = None,
     batch_size: int = 32,
 ) -> TuningGain:
-    """Measure every method on `test`. What is kept is `kept`, or the one with the largest mean of accuracy and AUROC.
+    """Measure every method on `test`. Keep `kept`, or the method with the largest mean of accuracy and AUROC.
 
-    By accuracy alone where AUROC was not measured of all of them; the earlier one of two that are alike.
+    Only accuracy counts if AUROC was not measured for all; on ties the earlier method wins.
     """
     measure = _Measure(model, test, score, seed, dict(recipe or {}), batch_size)
     measured = [(candidate, measure.accuracy(candidate), measure.auroc(candidate)) for candidate in tried]
@@ -190,7 +185,7 @@ def measure_gain(
 
 
 def best(rows: Sequence[GainRow]) -> str:
-    """The method with the largest mean of accuracy and AUROC, or accuracy where AUROC is not known of all."""
+    """The method with the largest mean of accuracy and AUROC, or accuracy if AUROC is not known for all."""
     both = all(row.auroc is not None for row in rows)
 
     def quality(row: GainRow) -> float:
@@ -201,14 +196,14 @@ def best(rows: Sequence[GainRow]) -> str:
 
 
 def can_tune_again(method: Method, train: TrainSet) -> bool:
-    """Whether a method can be tuned several times more: it runs no tower, its views are there, and are not too many."""
+    """Whether a method can be tuned several more times: without an encoder, on a moderate number of cached views."""
     work = len(train.sample.items) * len(train.sample.classes)
     return method.quick and isinstance(train.images, CachedViews) and work <= MOST_WORK
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """What is the same for every method."""
+    """What all methods share."""
 
     model: Model
     test: TestImages
@@ -218,7 +213,7 @@ class _Measure:
     batch_size: int
 
     def accuracy(self, candidate: TunedCandidate) -> InfluenceTerms | None:
-        """Which images are named rightly."""
+        """Which images are classified correctly."""
         labels = self.test.labels
         if not self.test.drawn or candidate.method.name == ZERO_SHOT:
             asked = np.ones(len(labels), dtype=bool) if not self.test.drawn else self._folds() >= 0
@@ -232,7 +227,7 @@ class _Measure:
         return _mean(hits, folds >= 0) if (folds >= 0).any() else None
 
     def auroc(self, candidate: TunedCandidate) -> InfluenceTerms | None:
-        """How well the score tells left-out classes from the others, mean over the parts."""
+        """How well the score separates left-out classes from the others, mean over the parts."""
         if self.why_not(candidate):
             return None
         classes, labels, folds = len(candidate.classifier.classes), self.test.labels, self._folds()
@@ -257,13 +252,13 @@ class _Measure:
     def why_not(self, candidate: TunedCandidate) -> str:
         """Why AUROC is not measured; empty if it is."""
         if self.score.needs & {Need.PATCHES, Need.PIXELS, Need.TEXTS} or self.score.own_to is not None:
-            return f"AUROC not measured: {self.score.spec} looks at more than features"
+            return f"AUROC not measured: {self.score.spec} needs more than features"
         if len(candidate.classifier.classes) < FEWEST_CLASSES:
-            return "AUROC not measured: it takes at least three classes to leave one out"
+            return "AUROC not measured: leaving one class out needs at least three classes"
         if candidate.method.name != ZERO_SHOT and not can_tune_again(candidate.method, candidate.train):
             return f"AUROC not measured: {candidate.method.name} would have to be tuned {PARTS} times more"
         if self.test.drawn and (self._folds() < 0).all():
-            return "nothing measured: there is one image of each class, and none beside"
+            return "nothing measured: there is only one image per class"
         return ""
 
     def _folds(self) -> Ints:
@@ -277,7 +272,7 @@ class _Measure:
         chosen = np.isin(labels, np.array(list(classes))) & (True if rows is None else rows)
         part = candidate.train.take(np.flatnonzero(chosen).tolist(), list(classes))
         with warnings.catch_warnings():
-            # What there is to say was said when the method was tuned on all of them.
+            # Warnings were already given when the method was tuned on all images.
             warnings.simplefilter("ignore")
             return tune(self.model, part.sample.classes, part, candidate.method, seed=self.seed, recipe=self.recipe)
 
@@ -294,7 +289,7 @@ class _Measure:
     def _scores(
         self, classifier: Classifier, known: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
-        """Those of the known images and of the unknown ones; a score that learns is cross-fitted on the known ones."""
+        """Scores of the known and of the unknown images; a score that learns is cross-fitted on the known images."""
         with torch.inference_mode():
             of_known, of_unknown = (
                 ScoreInputs(classifier(Inputs(rows)).similarities, rows)

@@ -4,9 +4,8 @@
     E_j  = −log( e^{s̃/τ} + Σ_{k≠ŷ_j} e^{s_k/τ} )                the energy with only ŷ_j reset
     ΔE   = E1 − E0 = Σ_{j≤c} share_j,   share_j = (E_j − E0) / c      (ΔEnergy, NeurIPS 2025, eqs. 2–4)
 
-The split needs no choice: E1 is by definition the mean of the E_j, each of which resets only its own class, so ΔE is a
-sum with one term for each class, and share_j is also the Shapley value of class j. A share is below 0 where the reset
-raises a class (s̃ > s_j).
+The split is exact: E1 is by definition the mean of the E_j, each of which resets one class, so ΔE is a sum over
+classes, and share_j is also the Shapley value of class j. A share is below 0 if the reset raises a class (s̃ > s_j).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def energy_parts(
     if rows.shape[1] != len(classes):
         raise InputError(f"similarities have {rows.shape[1]} columns for {len(classes)} classes: give one for each.")
     logits = rows / tau
-    # Stable, so that of equal classes the first comes first, as everywhere.
+    # Stable: of equal classes the first comes first, as everywhere.
     order = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :c]
     before = torch.logsumexp(logits, dim=1)
     resets = [logits.scatter(1, order[:, j : j + 1], reset / tau) for j in range(order.shape[1])]
@@ -95,7 +94,7 @@ def energy_parts(
 
 
 def energy_settings(scorer: Scorer | None) -> tuple[float, int, float]:
-    """τ, c and s̃ of a score that computes ΔEnergy, the first if it has several; the paper's for any other score."""
+    """τ, c and s̃ of a ΔEnergy score (the first if it has several); the paper's for any other score."""
     if scorer is None or not scorer.fitted:
         return TAU, C, 0.0
     score = scorer.score
@@ -139,7 +138,7 @@ def _chart(parts: EnergyParts, description: str) -> Markup:
     for row, (name, share) in enumerate(steps, start=1):
         y = _TOP + _ROW * row
         left, right = sorted((axis(levels[row - 1]), axis(levels[row])))
-        # A share too small to be seen still has its place.
+        # A share too small to be visible still takes up space.
         bar = tag("rect", x=left, y=y + 5, width=max(1.0, right - left), height=_ROW - 10)
         sign, colour = ("+", "c0") if share >= 0 else ("−", "c1")
         content.append(tag("g", bar, tag("title", f"{name}: {share:+.4g}"), class_=f"bars {colour}"))

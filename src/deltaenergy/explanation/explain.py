@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress, shown, stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, ClassNames, DetectorSource
@@ -42,14 +42,14 @@ from deltaenergy.source import list_images, require_images
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# In a notebook, more images than this make a cell unwieldy.
+# Maximum images shown in a notebook cell.
 _SHOWN = 20
 
 
 class Explanations(HasRepr, Sequence[Explanation]):
-    """Explanations in input order, the images that could not be read, and what explained them.
+    """Explanations in input order, the unreadable images, and the explainer.
 
-    `deltaenergy.write_report` makes a page of them, `save` a PNG of each.
+    `deltaenergy.write_report` writes a page, `save` one PNG per image.
     """
 
     def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable], explainer: Explainer) -> None:
@@ -66,7 +66,7 @@ class Explanations(HasRepr, Sequence[Explanation]):
         return len(self._explanations)
 
     def save(self, folder: str | Path) -> None:
-        """Write a PNG of each to `folder`, named like its image; files of your own are never replaced."""
+        """Write one PNG per image to `folder`, named like the image; your own files are never replaced."""
         from deltaenergy.explanation.page import png_names
 
         for one, name in zip(self, png_names([one.id for one in self], folder)):
@@ -88,19 +88,19 @@ class Explanations(HasRepr, Sequence[Explanation]):
 
 
 class Explainer:
-    """What explains images: a detector or a classifier, a method, and what is to be explained.
+    """Explains images: a detector or classifier, a method, and a target.
 
-    It checks all of these when it is made.
+    All three are checked at creation.
 
     Args:
         by: a detector or a classifier, zero-shot or tuned.
-        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
+        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` to choose by the image encoder.
         target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
     """
 
     @classmethod
     def open(cls, source: DetectorSource, method: str, target: str) -> Explainer:
-        """Load what explains; for class names and the target `score`, with the default score."""
+        """Make an explainer, loading what it needs; class names and the target `score` use the default score."""
         named = isinstance(source.by, ClassNames)
         return cls(
             source.detector() if source.is_detector or (named and target == SCORE) else source.classifier(),
@@ -116,7 +116,7 @@ class Explainer:
         self.target = target
         self._scorer = None if self.detector is None else self.detector.scorer
         if self._scorer is None and target == SCORE:
-            raise InputError("A classifier has no score: give explain a detector, such as Detector(classifier).")
+            raise InputError("A classifier has no score: pass a detector, such as Detector(classifier).")
         if self._scorer is not None and (target == SCORE or self._gives_verdicts):
             self._scorer.check_fitted()
         self._position: int | None = None
@@ -134,7 +134,7 @@ class Explainer:
 
     @cached_property
     def reasons(self) -> RejectionReasons | None:
-        """What the detector can say about images that it rejects; None without one that gives verdicts."""
+        """Reasons for rejected images; None without a detector that gives verdicts."""
         return RejectionReasons(self.detector) if self.detector is not None and self._gives_verdicts else None
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> ExplanationStream:
@@ -148,11 +148,11 @@ class Explainer:
         )
 
     def explain_batch(self, batch: EncodedBatch) -> list[Explanation]:
-        """Explanations of images that are encoded already, with their pixels."""
+        """Explanations of encoded images, with their pixels."""
         if not batch.items:
             return []
         if batch.pixels is None:
-            raise InputError("explain makes maps over pixels: give it the images, not a feature store.")
+            raise InputError("explain needs pixels: pass the images, not a feature store.")
         classes, scoring = self.classifier.classes, self._scorer if self.target == SCORE else None
         scorers = [self._scorer] if self._scorer is not None and self._scorer.fitted else []
         scored, similarities = score_encoded(self.classifier, scorers, batch)
@@ -189,7 +189,7 @@ class Explainer:
 
 
 class ExplanationStream(Iterator[Explanation]):
-    """Explanations as they are made, one batch ahead at most; `unreadable` grows on the way."""
+    """Explanations as they are made, at most one batch ahead; `unreadable` grows meanwhile."""
 
     def __init__(self, explainer: Explainer, batches: Iterator[EncodedBatch]) -> None:
         self.unreadable: list[Unreadable] = []
@@ -205,16 +205,16 @@ class ExplanationStream(Iterator[Explanation]):
 
 
 def explain(by: By, images: Any, method: str = AUTO, target: str = CLASS, *, on: str | On = "auto") -> Explanations:
-    """Heatmaps of what in each image supports its class, or moves its score.
+    """Make heatmaps of what supports each image's class or drives its score.
 
     For more images than fit into memory: `Explainer(by, method, target).stream(images)`, or `write_explanations`.
 
     Args:
         by: a detector or its folder, a classifier, or class names.
-        images: as everywhere; those that cannot be read are skipped and listed in the result's `unreadable`.
-        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
+        images: as everywhere; unreadable images are skipped and listed in `unreadable`.
+        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` to choose by the image encoder.
         target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "explain")
     check_method(method)

@@ -1,7 +1,7 @@
-"""One explained image: its verdict, a heatmap of what supports it, and how that looks.
+"""One explained image: its verdict, its heatmap, and the overlay.
 
-Colours are viridis (van der Walt & Smith, 2015), whose lightness rises evenly from dark blue to yellow: people who
-cannot distinguish red from green see the same order, and so does a reader of a grey print.
+Colours are viridis (van der Walt & Smith, 2015), whose lightness rises evenly from dark blue to yellow, so the order is
+the same for colour-blind readers and in grey print.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from deltaenergy.core.display import HasRepr
+from deltaenergy.core.text import HasRepr
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.methods import SCORE
@@ -26,7 +26,7 @@ from deltaenergy.report import images
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Nine of viridis' colours, with straight lines between them.
+# Nine of viridis' colours, interpolated linearly.
 VIRIDIS = (
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140), (40, 174, 128), (94, 201, 98),
     (173, 220, 48), (253, 231, 37),
@@ -38,19 +38,19 @@ _DOWN, _ACROSS = ("upper", "middle", "lower"), ("left", "centre", "right")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(HasRepr):
-    """A heatmap of one image, and what it belongs to.
+    """A heatmap of one image, with its verdict and target.
 
     Attributes:
         id: the image's path, or its position in the input.
         label: the closest class.
         confidence: its softmax probability at the model's own temperature.
-        verdict: of the detector; None for a classifier, or for a detector without a threshold.
-        method: that made the map.
-        target: what is explained: `score`, or the name of a class.
+        verdict: of the detector; None for a classifier or without a threshold.
+        method: the heatmap method.
+        target: `score`, or the name of a class.
         value: the score, or the similarity of that class.
         heatmap: (h, w), larger = supports the target more. Grad-CAM and rollout show only what supports it; in the maps
             of the value path and of occlusion, negative values count against it.
-        image: what the model saw, framed as it frames images.
+        image: the image as the model saw it, resized and cropped.
         similarities: with every class (K,).
         features: the unit features of the image (D,).
     """
@@ -74,10 +74,10 @@ class Explanation(HasRepr):
         return overlay(self.heatmap, self.image, opacity)
 
     def save(self, path: str | Path) -> None:
-        """Write the overlay as a PNG, whose text says what it shows."""
+        """Write the overlay as a PNG with a text description."""
         path = Path(path)
         if path.suffix.lower() != ".png":
-            raise InputError(f"{path}: an overlay is saved as a PNG, so its name must end in .png.")
+            raise InputError(f"{path}: the name must end in .png.")
         text = PngInfo()
         text.add_itxt("Description", self.in_words)
         text.add_itxt("Software", "deltaenergy")
@@ -86,11 +86,11 @@ class Explanation(HasRepr):
 
     @property
     def subject(self) -> str:
-        return "what moves the score" if self.target == SCORE else f"what supports {self.target}"
+        return "what drives the score" if self.target == SCORE else f"what supports {self.target}"
 
     @property
     def peak(self) -> str:
-        """Where the map is strongest, such as `upper left`; nowhere if it is the same everywhere."""
+        """Where the heatmap is strongest, such as `upper left`; empty if it is the same everywhere."""
         if not self.heatmap.max() > self.heatmap.min():
             return "nowhere"
         row, column = np.unravel_index(int(self.heatmap.argmax()), self.heatmap.shape)
@@ -134,7 +134,7 @@ def coloured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
 
 
 def normalised(heatmap: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """From its smallest value, 0, to its largest, 1; all 0 where every value is the same."""
+    """Scaled from 0 (smallest value) to 1 (largest); all 0 if every value is the same."""
     values = np.asarray(heatmap, np.float64)
     low, high = values.min(), values.max()
     scaled = (values - low) / (high - low) if high > low else np.zeros_like(values)
@@ -142,7 +142,7 @@ def normalised(heatmap: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
 
 
 def enlarged(heatmap: npt.NDArray[np.floating], size: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """The normalised heatmap at (width, height), with smooth steps between its cells."""
+    """The normalised heatmap at (width, height), interpolated smoothly."""
     small = Image.fromarray(normalised(heatmap))
     return np.asarray(small.resize(size, Image.Resampling.BICUBIC), np.float32).clip(0, 1)
 

@@ -1,6 +1,6 @@
 """Four heatmaps as pure functions of tensors; y is what they explain, a similarity or a score.
 
-`methods` runs an image encoder as far as each of them needs, and calls it.
+`methods` runs the image encoder as far as needed, and calls them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WINDOW = 2
 def value_path(
     patches: torch.Tensor, gradient: torch.Tensor, patch_gradient: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """What each patch would say if it were the whole image (GL-MCM, IJCV 2025; after MaskCLIP, ECCV 2022); signed.
+    """How each patch would score as the whole image (GL-MCM, IJCV 2025; after MaskCLIP, ECCV 2022); signed.
 
         map_p = u_p · ∂y/∂z  ( + u_p · ∂y/∂u_p  where y depends on the patches themselves )
 
@@ -81,14 +81,14 @@ def occlusion(
 
         map_ij = mean over the windows W that cover cell ij of  y(x) − y(x with W covered)
 
-    It needs only the answers of a model, so it works for every encoder and score. Windows of two by two cells slide by
-    one cell and over the edges, so four of them cover each cell.
+    It needs only a model's outputs, so it works for every encoder and score. Windows of two by two cells slide by one
+    cell, also over the edges, so four windows cover each cell.
 
     Args:
         values_of: images (n, 3, H, W) -> y of each (n,); with several numbers per image, (n, D), a map has as many.
         pixels: one normalised image (3, H, W).
         cells: per side; (cells + 1)² covered images are classified.
-        fill: what covers; 0 is the mean colour of normalised pixels.
+        fill: value of covered pixels; 0 is the mean colour.
         images_at_once: how many covered images `values_of` gets at a time.
     """
     rows, columns = ([round(i * side / cells) for i in range(cells + 1)] for side in pixels.shape[1:])

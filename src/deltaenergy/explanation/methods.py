@@ -1,7 +1,7 @@
 """From pixels to a heatmap: what is explained, and how each method runs encoder, classifier and score for it.
 
-A *target* is what is explained of an image: the similarity of a class, or the score, by the scorer that gave the
-verdict. A method follows it through the image encoder and hands what it found to the pure function of its name.
+A *target* is what is explained: the similarity of a class, or the score. A method traces it through the image encoder
+and calls the pure function of its name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ AUTO = "auto"
 CLASS, SCORE = "class", "score"
 # Gradients through a whole tower keep every block's activations: about 150 MB per image for a ViT-B/16.
 IMAGES_PER_STEP = 8
-# Of more class names than these, an error lists only the nearest.
+# With more class names than this, an error lists only the nearest.
 _FEW_NAMES = 20
 
-# What a score may use of n images -> y of each (n,).
+# Inputs of a score for n images -> y of each (n,).
 Target = Callable[[ScoreInputs], torch.Tensor]
 # The target for these rows of a batch.
 TargetOf = Callable[[torch.Tensor], Target]
@@ -64,7 +64,7 @@ def class_target(positions: torch.Tensor) -> Target:
 
 
 def score_target(scorer: Scorer) -> Target:
-    """The score. Tensors that the scorer learned in inference mode are copied, because they cannot have gradients."""
+    """The score. Tensors learned in inference mode are copied, because they cannot have gradients."""
     if isinstance(scorer, FoldScorer):
         return FoldScorer.of([_outside_inference(one) for one in scorer.scorers])
     return _outside_inference(scorer)
@@ -92,28 +92,28 @@ def class_position(name: str, classifier: Classifier, *, scored: bool) -> int:
 def classify_for_score(
     classifier: Classifier, features: torch.Tensor, patches: torch.Tensor | None, pixels: torch.Tensor
 ) -> ScoreInputs:
-    """What a score may use of images, with gradients to features and patches if these have them."""
+    """The inputs of a score, with gradients to features and patches if these have them."""
     wide = features.float() if features.dtype not in (torch.float32, torch.float64) else features
     outputs = classifier(Inputs(wide, patches, pixels=pixels))
     return ScoreInputs(outputs.similarities, wide, patches, pixels, outputs)
 
 
 def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """∂y/∂w for each of the tensors, None for one that y does not depend on. Images do not depend on each other.
+    """∂y/∂w for each tensor, None if y does not depend on it. Images are independent of each other.
 
-    Raises `InputError` where y has no gradient at all: some scores sort, sample or take steps of their own.
+    Raises `InputError` if y has no gradient at all: some scores sort, sample or take steps.
     """
     spec = getattr(target, "spec", None)
     refusal = InputError(
-        f"{f'The score {spec!r}' if spec else 'This classifier'} has no gradient that could be shown as a map. "
-        "Take the method occlusion, which needs none."
+        f"{f'The score {spec!r}' if spec else 'This classifier'} has no gradient, so this heatmap cannot be made. "
+        "Use the method occlusion."
     )
     try:
         values = target(inputs)
         found = torch.autograd.grad(values.sum(), list(wanted), allow_unused=True) if values.requires_grad else ()
     except DeltaEnergyError:
         raise
-    except (RuntimeError, TypeError) as error:  # torch's own: a step without a derivative, or without a graph
+    except (RuntimeError, TypeError) as error:  # from torch: a step without a derivative or a graph
         raise refusal from error
     if all(one is None for one in found):
         raise refusal
@@ -134,8 +134,8 @@ def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -
     if tower is None:
         kind = "has a convolutional one" if isinstance(by.model, ConvolutionalModel) else "has one without"
         raise InputError(
-            "rollout follows the attention of an image tower that is a vision transformer with a class token; "
-            f"{by.model.name!r} {by.model.closed or kind}. {_instead(by.model, 'rollout')}"
+            f"rollout needs a vision transformer with a class token as image encoder; {by.model.name!r} "
+            f"{by.model.closed or kind}. {_instead(by.model, 'rollout')}"
         )
     start = pixels.detach().clone().requires_grad_()
     run = tower.run(start, by.model.vision_prompts, patches=by.patches, attention=True)
@@ -143,7 +143,7 @@ def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -
     found = gradients(target_of(torch.arange(len(pixels))), inputs, run.attention)
     if found[-1] is None:
         raise InputError(
-            "rollout follows the class token, and this answer is read off patches alone. Take value-path or occlusion."
+            "rollout needs the class token, and this score uses only patches. Use value-path or occlusion."
         )
     attention = [weights.detach().float() for weights in run.attention]
     towards = [torch.zeros_like(a) if g is None else g.float() for a, g in zip(attention, found)]
@@ -154,8 +154,8 @@ def grad_cam_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) 
     model = by.model
     if not isinstance(model, ConvolutionalModel):
         raise InputError(
-            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} "
-            f"{model.closed or 'has another kind'}. {_instead(model, 'grad-cam')}"
+            f"grad-cam needs a convolutional image encoder, and {model.name!r} {model.closed or 'has another kind'}. "
+            f"{_instead(model, 'grad-cam')}"
         )
     with torch.no_grad():
         feature_map = model.feature_map(pixels)
@@ -179,10 +179,10 @@ def occlusion_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf)
 METHODS: Mapping[str, MapMethod] = {
     method.name: method
     for method in (
-        MapMethod("value-path", "what each patch would say if it were the whole image", value_path_map),
+        MapMethod("value-path", "how each patch would score as the whole image", value_path_map),
         MapMethod("rollout", "gradient × attention, block by block; transformers", rollout_map),
-        MapMethod("grad-cam", "gradient × last map; convolutional towers", grad_cam_map),
-        MapMethod("occlusion", "what is lost when a part is covered; any tower", occlusion_map),
+        MapMethod("grad-cam", "gradient × last map; convolutional encoders", grad_cam_map),
+        MapMethod("occlusion", "what is lost when a part is covered; any encoder", occlusion_map),
     )
 }
 
@@ -194,11 +194,11 @@ def check_method(name: str) -> None:
 
 
 def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:
-    """The method of that name; `auto` is the one that docs/results.md supports for a kind of encoder and what is used.
+    """The method of that name; `auto` chooses by the kind of encoder, as measured in the results.
 
     That is grad-cam for convolutional encoders and rollout for vision transformers with a class token. Occlusion is for
-    encoders that were not measured, for what runs the encoder itself, from pixels, and so gives no gradients, and for
-    transformers whose patches are used, which rollout does not follow.
+    all other encoders, for scores that run the encoder themselves (no gradients), and for transformers whose patches
+    are used, which rollout does not trace.
     """
     check_method(name)
     if name != AUTO:
@@ -228,7 +228,7 @@ def in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
     side = math.isqrt(patches.shape[1])
     if side * side != patches.shape[1]:
         raise InputError(
-            f"The {patches.shape[1]} patches of {model.name!r} are not a square grid. Take the method occlusion."
+            f"The {patches.shape[1]} patches of {model.name!r} are not a square grid. Use the method occlusion."
         )
     return patches.view(len(patches), side, side)
 
@@ -236,4 +236,4 @@ def in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
 def _instead(model: TowerModel, refused: str) -> str:
     suits = {"rollout": model.vision is not None, "grad-cam": isinstance(model, ConvolutionalModel)}
     names = [name for name in METHODS if name != refused and suits.get(name, True)]
-    return f"Take {', '.join(names[:-1])} or {names[-1]}."
+    return f"Use {', '.join(names[:-1])} or {names[-1]}."

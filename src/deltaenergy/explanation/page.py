@@ -1,4 +1,4 @@
-"""Explanations on a page or as one PNG per image; and the worst mistakes of an evaluation, for its report."""
+"""Explanations as a page or as one PNG per image, and the worst mistakes of an evaluation for its report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, provenance_of
 from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
 from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri
@@ -44,24 +43,24 @@ from deltaenergy.scores.base import Scorer
 from deltaenergy.source import require_images
 
 PAGES = frozenset({".html", ".htm"})
-# Of a kept image, the card lists this many of the closest classes.
+# Number of closest classes on the card of a kept image.
 NEAREST = 3
 READING = (
-    "On the left, what the model saw; on the right, the same in grey under the heatmap. Each heatmap runs from its own "
-    "smallest value, dark blue, to its own largest, yellow: colours of two images are not comparable, the numbers are. "
-    "A heatmap shows what a model reacts to, which need not be what a person would look at."
+    "On the left, what the model saw; on the right, the same in grey under the heatmap. Each heatmap runs from its "
+    "smallest value (dark blue) to its largest (yellow): compare the numbers of two images, not their colours. A "
+    "heatmap shows what a model reacts to, which may differ from what a person would use."
 )
-# Kind of mistake, heading, what a heatmap should then show, and the worst first.
+# Kind of mistake, heading, target of the heatmap, and sort order (worst first).
 _MISTAKES = (
     ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
-    ("wrongly_rejected", "Wrongly rejected: what there was to raise the score", SCORE, lambda one: one[0].score),
+    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].score),
     ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
 )
 
 
 @dataclass(frozen=True)
 class ExplainSummary:
-    """How many images were explained, and which could not be read."""
+    """The number of explained images, and the unreadable images."""
 
     images: int
     unreadable: list[Unreadable]
@@ -77,9 +76,9 @@ def write_explanations(
     on: str | On = "auto",
     command: str | None = None,
 ) -> ExplainSummary:
-    """Explain images on the page `out` (.html), or as a PNG each in the folder `out`; memory does not grow with them.
+    """Explain images on a page `out` (.html), or as PNGs in a folder `out`, in bounded memory.
 
-    PNGs are written as they are made, the page at the end; an interrupted run is not resumed. All else is as in
+    PNGs are written as they are made, the page at the end; an interrupted run is not resumed. Other arguments are as in
     `explain`.
     """
     source, out = DetectorSource.of(by, on, "explain"), Path(out)
@@ -107,7 +106,7 @@ def write_explanations(
 
 
 def explanations_page(found: Explanations, folder: Path, title: str | None, command: str | None) -> str:
-    """The page of explanations that are there whole, in a file of `folder`."""
+    """The page of finished explanations, for a file in `folder`."""
     links = [file_link(ImageItem(one.id, Path(one.id)), folder) for one in found]
     cards = [card(one, found.explainer, link=link) for one, link in zip(found, links)]
     return _page(cards, [_verdict(one) for one in found], found.explainer, found.unreadable, title, command)
@@ -118,10 +117,10 @@ def _verdict(one: Explanation) -> str:
 
 
 def png_names(images: Sequence[str], folder: str | Path) -> list[str]:
-    """A name in `folder` for the PNG of each image, with a number where several have the same.
+    """A name in `folder` for each PNG, with a number for duplicates.
 
-    Raises `InputError` if the folder cannot be written. A file of that name that is not such a PNG is the user's own,
-    and is never replaced.
+    Raises `InputError` if the folder cannot be written. Other files of that name are the user's own and are never
+    replaced.
     """
     check_writable(folder, folder=True, argument="out")
     names: list[str] = []
@@ -135,7 +134,7 @@ def png_names(images: Sequence[str], folder: str | Path) -> list[str]:
         names.append(name)
     for file in (Path(folder) / name for name in names):
         if file.exists() and not _is_ours(file):
-            raise InputError(f"{file} is a file of your own, and a heatmap would replace it. Choose another folder.")
+            raise InputError(f"{file} is not a heatmap of deltaenergy and would be replaced. Choose another folder.")
     return names
 
 
@@ -158,7 +157,7 @@ def _page(
     detector, method = explainer.detector, explainer.method
     guarantee = None if detector is None or detector.guarantee is None else str(detector.guarantee)
     made = provenance_of(explainer.classifier, command=command, guarantee=guarantee)
-    words = {SCORE: "what moves the score", CLASS: "what supports the predicted class"}
+    words = {SCORE: "what drives the score", CLASS: "what supports the predicted class"}
     what = words.get(explainer.target, f"what supports {explainer.target}")
     text = f"Heatmaps of {count(len(cards), 'image')}: {what}, by {method.name}: {method.summary}."
     figures = [Tile("Images", f"{len(cards):,}")]
@@ -180,13 +179,13 @@ def _page(
 
 
 def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
-    """The image as a panel: its verdict, for a rejected image why, then the heatmap, then what is behind it.
+    """The image as a panel: its verdict, why it was rejected, the heatmap, and the details.
 
     Args:
         one: the explained image.
-        explainer: that made it.
-        link: leads to its file.
-        truth: what it is, where the verdict is wrong.
+        explainer: its explainer.
+        link: link to its file.
+        truth: its true class, if the verdict is wrong.
     """
     name = PurePath(one.id).name or one.id
     seen = _image(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", 224)
@@ -233,7 +232,7 @@ def _image(source: str, alternative: str, side: int) -> Markup:
 
 
 def _scale(one: Explanation) -> Markup:
-    """What the colours mean, with the heatmap's own smallest and largest value."""
+    """The legend, with the heatmap's smallest and largest value."""
     what = "supports a higher score" if one.target == SCORE else f"supports {isolated(one.target)}"
     low, high = (score_value(float(value)) for value in (one.heatmap.min(), one.heatmap.max()))
     return tag(
@@ -264,7 +263,7 @@ def in_words(why: WhyRejected) -> str:
     if nearest.usual is None:
         said += "."
     elif nearest.similarity < nearest.usual[0]:
-        said += f", less than nearly all images of this class (from {nearest.usual[0]:.3f})."
+        said += f", lower than nearly all images of this class (from {nearest.usual[0]:.3f})."
     else:
         said += f", as usual for images of this class (half of them above {nearest.usual[1]:.3f})."
     if why.words:
@@ -274,7 +273,7 @@ def in_words(why: WhyRejected) -> str:
 
 
 def why_tables(why: WhyRejected) -> Markup:
-    """Nearest classes, scores, neighbours and words of one image, and what is missing, for a page."""
+    """The closest classes, scores, neighbours and words of one image, and what is missing."""
     parts: list[Child] = [
         table(
             ["class", "similarity", "usual, 5% to 95%", "p-value"],
@@ -290,7 +289,7 @@ def why_tables(why: WhyRejected) -> Markup:
         parts.append(table(columns, rows, caption=caption, numeric=frozenset({1, 2, 3}), highlighted=frozenset({0})))
     if why.images:
         parts.append(tag("h4", "The closest calibration images"))
-        parts.append(tag("ul", [tag("li", _neighbour(one)) for one in why.images], class_="pictures"))
+        parts.append(tag("ul", [tag("li", _neighbour(one)) for one in why.images], class_="images"))
     if why.words:
         rows = [[one.word, f"{one.similarity:.3f}", percent(one.share)] for one in why.words]
         caption = "The strongest negative words: their probability among all classes and words"
@@ -319,7 +318,7 @@ def _neighbour(one: NearImage) -> Markup:
     if one.thumbnail:
         shown = _image(images.jpeg_uri(one.thumbnail), alternative, 128)
     else:
-        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
+        shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     caption = tag(
         "figcaption",
         tag("span", one.named, class_="what"),
@@ -327,7 +326,7 @@ def _neighbour(one: NearImage) -> Markup:
         tag("span", f"score {score_value(one.score)}", class_="file"),
         tag("span", name, class_="file", title=one.name),
     )
-    return tag("figure", shown, caption, class_="picture")
+    return tag("figure", shown, caption, class_="image")
 
 
 def mistakes_section(evaluation: Evaluation, most: int) -> Section:
@@ -353,7 +352,7 @@ def mistakes_section(evaluation: Evaluation, most: int) -> Section:
 
 
 def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
-    """What scored each image of a set by the primary score: of a cross-fitted score, the scorer of its fold."""
+    """The scorer of each image of a set: for a cross-fitted score, that of its fold."""
     scorer, images = one.scorers[evaluation.primary], len(one.scored.items)
     if isinstance(scorer, Scorer):
         return [scorer] * images
@@ -377,7 +376,7 @@ def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str
     cards = {}
     for one in found:
         made = picture_of[one.id]
-        # What the evaluation said, which has no p-values.
+        # The verdict of the evaluation, which has no p-values.
         verdict = Verdict(one.id, made.label, made.confidence, detector.score.spec, made.score, None, made.is_ood)
         truth = "none of these" if made.wrongly_kept else "one of the classes"
         truth = f"is {isolated(made.truth) if made.truth else truth}"
@@ -386,9 +385,9 @@ def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:
-    """An image of a feature store by its file, where that is still there."""
+    """An image of a feature store, by its file."""
     if item.row is None:
         return item
     if not Path(item.id).is_file():
-        raise InputError(f"Mistakes are explained on the images themselves, and {item.id} is not there any more.")
+        raise InputError(f"Explaining mistakes needs the image files, and {item.id} no longer exists.")
     return ImageItem(item.id, Path(item.id))

@@ -1,16 +1,15 @@
-"""Why an image was rejected: what a detector can say about it.
+"""Why an image was rejected.
 
-- *Scores.* How many known images score as low by the detector's score, and by others on the kept images: k of n, which
-  is the p-value (1 + k) / (n + 1).
-- *Nearest classes.* How similar the image is to each, compared with the calibration images that were classified so:
-  p = (1 + #{i classified as k: s_i ≤ s}) / (n_k + 1), small where hardly any of them was so far off.
+- *Scores.* How many known images score as low, by the detector's score and by other scores: k of n, which is the
+  p-value (1 + k) / (n + 1).
+- *Nearest classes.* How similar the image is to each, compared with the calibration images of that predicted class: p =
+  (1 + #{i classified as k: s_i ≤ s}) / (n_k + 1), small if hardly any of them was as far off.
 - *Nearest calibration images*, by the cosine of their features.
-- *Negative words*, for scores that have them: the probability of a word among all classes and words, which is what
-  such scores weigh against the classes (NegLabel, ICLR 2024), T the score's own temperature:
-  share of w = e^{s_w/T} / ( Σ_k e^{s_k/T} + Σ_w e^{s_w/T} ).
+- *Negative words*, for scores that have them: the probability of a word among all classes and words, as in NegLabel
+  (ICLR 2024), with the score's temperature T: share of w = e^{s_w/T} / ( Σ_k e^{s_k/T} + Σ_w e^{s_w/T} ).
 
-All but the detector's own score and the words need calibration images, which a detector keeps on request
-(`calibrate(…, keep_images=True)`); `notes` say what is missing.
+All but the detector's score and the words need calibration images, which a detector stores on request (`calibrate(…,
+keep_images=True)`); `notes` say what is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.detector.calibration import Calibration
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 # Scores that need only similarities, to compare with the detector's own.
 OTHER_SCORES = ("delta-energy", "mcm", "max-logit", "energy")
 CLASSES, NEIGHBOURS, WORDS = 3, 5, 5
-# With fewer calibration images of a class, their range says nothing.
+# With fewer calibration images of a class, their range means nothing.
 LEAST_IMAGES = 5
 # Features of one word agree this closely, however they were computed.
 _ROUNDING = 1e-3
@@ -51,9 +50,9 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class NearClass:
-    """A class, the image's similarity with it, and that of the calibration images which were classified so.
+    """A class, the image's similarity with it, and that of the calibration images of that predicted class.
 
-    `usual` is their 5%, 50% and 95% quantile; it and `p_value` are None where they are too few, or were not kept.
+    `usual` is their 5%, 50% and 95% quantile; it and `p_value` are None with too few or no stored images.
     """
 
     name: str
@@ -76,7 +75,7 @@ class NearImage:
 
 @dataclass(frozen=True)
 class ScoreReason:
-    """One score of an image, its p-value among so many known `images`, None where none is valid."""
+    """One score of an image and its p-value among known `images`; None if no p-value is valid."""
 
     spec: str
     value: float
@@ -85,7 +84,7 @@ class ScoreReason:
 
     @property
     def as_low(self) -> int | None:
-        """How many of them score as low: k of p = (1 + k) / (n + 1), also where p counts by fold or by class."""
+        """How many of them score as low: k in p = (1 + k) / (n + 1), also with folds or classes."""
         return None if self.p_value is None else round(self.p_value * (self.images + 1)) - 1
 
 
@@ -100,7 +99,7 @@ class NegativeWord:
 
 @dataclass(frozen=True)
 class WhyRejected:
-    """All that is known about one image; `notes` say what is missing, and how to get it."""
+    """The reasons for one image; `notes` say what is missing and how to get it."""
 
     id: str
     verdict: Verdict
@@ -112,11 +111,11 @@ class WhyRejected:
 
 
 class RejectionReasons:
-    """What a detector can say about images; all that takes time is done once, when it is made.
+    """Finds the reasons for a detector's verdicts; slow work is done once, at creation.
 
     Args:
-        detector: a calibrated one; with kept images it can say more.
-        scores: others to compare with its own. They must work on features.
+        detector: calibrated; with `keep_images` there are more reasons.
+        scores: other scores to compare; they must work on features.
     """
 
     def __init__(self, detector: Detector, scores: Sequence[str] = OTHER_SCORES) -> None:
@@ -144,7 +143,7 @@ class RejectionReasons:
             self.notes.append(f"The negative words cannot be listed: {error}")
 
     def of(self, verdicts: Sequence[Verdict], similarities: Any, features: Any) -> list[WhyRejected]:
-        """The reasons of images with these verdicts, similarities (N, K) and unit features (N, D)."""
+        """The reasons for images with these verdicts, similarities (N, K) and unit features (N, D)."""
         if not len(verdicts):
             return []
         device = self.detector.classifier.model.device
@@ -153,18 +152,19 @@ class RejectionReasons:
             torch.as_tensor(np.asarray(features), dtype=torch.float32, device=device),
         )
         rows = inputs.similarities.cpu().double().numpy()
-        scores = [self._own_score(verdict) for verdict in verdicts]
+        scores = [[self._own_score(verdict)] for verdict in verdicts]
         values = score_inputs([other.scorer for other in self._others], inputs)
         for other in self._others:
             spec, known = other.score.spec, len(other.calibration_scores)
             for found, value, p in zip(scores, values[spec], other.p_values(values[spec])):
                 found.append(ScoreReason(spec, float(value), float(p), known))
+        order = np.argsort(-rows, axis=1, kind="stable")[:, :CLASSES]
         near, words = self._neighbours(inputs.features.cpu().numpy()), self._words(inputs)
         return [
             WhyRejected(
                 id=verdict.path,
                 verdict=verdict,
-                classes=self._near_classes(rows[i]),
+                classes=tuple(self._near_class(int(k), float(rows[i, k])) for k in order[i]),
                 scores=tuple(scores[i]),
                 images=near[i],
                 words=words[i],
@@ -173,16 +173,12 @@ class RejectionReasons:
             for i, verdict in enumerate(verdicts)
         ]
 
-    def _own_score(self, verdict: Verdict) -> list[ScoreReason]:
+    def _own_score(self, verdict: Verdict) -> ScoreReason:
         known, images = self.detector.require_threshold(), 0
         if isinstance(known, Calibration):
             own = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
             images = len(own.scores)
-        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)]
-
-    def _near_classes(self, similarities: npt.NDArray[np.float64]) -> tuple[NearClass, ...]:
-        order = np.argsort(-similarities, kind="stable")[:CLASSES]
-        return tuple(self._near_class(int(k), float(similarities[k])) for k in order)
+        return ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)
 
     def _near_class(self, k: int, similarity: float) -> NearClass:
         name = self.detector.classifier.classes[k]
@@ -216,7 +212,7 @@ class RejectionReasons:
         ]
 
     def _words(self, inputs: ScoreInputs) -> list[tuple[NegativeWord, ...]]:
-        """The words of largest share for each image, the largest first."""
+        """The words with the largest share for each image, largest first."""
         if self.words is None:
             return [()] * len(inputs.features)
         scorer = self.detector.scorer
@@ -237,7 +233,7 @@ class RejectionReasons:
 def negative_words(scorer: Scorer) -> tuple[str, ...] | None:
     """The words behind a score's negatives, in their order; None for a score without negative labels.
 
-    They are mined again, from the cache on disk if it is still there, and compared with the saved features.
+    They are mined again (or read from the cache on disk) and compared with the saved features.
     """
     score = scorer.score
     if "negatives" not in scorer.state:
@@ -265,17 +261,18 @@ def why_rejected(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> list[WhyRejected]:
-    """The reasons of every rejected image, or of all with `rejected_only=False`; unreadable images are skipped."""
+    """The reasons for every rejected image, or for all with `rejected_only=False`; unreadable images are skipped."""
     reasons, classifier = RejectionReasons(detector, scores), detector.classifier
     found: list[WhyRejected] = []
-
-    def add(verdicts: Sequence[Verdict], similarities: Any, features: Any) -> None:
-        rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
-        found.extend(reasons.of([verdicts[i] for i in rows], similarities[rows], features[rows]))
-
     encoded = encode(classifier, [detector.score], images, batch_size=batch_size, progress=progress)
     for batch in encoded.batches([detector.scorer]):
         if batch.items:
             scored, similarities = score_encoded(classifier, [detector.scorer], batch)
-            add(detector.judge(scored), similarities.float().cpu().numpy(), batch.features.float().cpu().numpy())
+            verdicts = detector.judge(scored)
+            rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
+            found += reasons.of(
+                [verdicts[i] for i in rows],
+                similarities[rows].float().cpu().numpy(),
+                batch.features[rows].float().cpu().numpy(),
+            )
     return found

@@ -1,11 +1,11 @@
-"""A JSON record and its tensors as one artefact: a folder always holds the old one or the new one, never a mixture.
+"""A JSON record and its tensors as one artefact: a folder always has the old one or the new one, never a mixture.
 
     detector.json                           what it is; names the tensors' file with its size and SHA-256
     detector-1b2c….safetensors              the tensors, under the first digits of their SHA-256
 
 The tensors are written first, under a name that only they can have. Then the record is replaced at once, and with it
-the artefact. Tensors that no record names any more are removed last. The record carries a checksum of itself, too: a
-changed digit is found, wherever it is.
+the artefact. Tensors that no record names any more are removed last. The record also has its own checksum: a changed
+digit is found, wherever it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deltaenergy.files.atomic import (
     write_json,
 )
 from deltaenergy.files.hashing import hash_file
-from deltaenergy.files.lock import FolderLock
+from deltaenergy.files.lock import lock_folder
 from deltaenergy.files.reading import check_ordinary, read_json, read_tensors
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ _TENSORS_ENTRY = schema.record(
 
 
 def write_bound(folder: str | Path, name: str, record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write an artefact, in place of an earlier one of the same name.
+    """Write an artefact; it replaces an earlier one of the same name.
 
     Args:
-        folder: made if it does not exist; held by a `FolderLock` meanwhile.
+        folder: made if it does not exist; held by a `lock_folder` meanwhile.
         name: of the JSON file, such as `detector.json`.
         record: JSON values. The entry `format`, a text that begins with `deltaenergy`, marks the file as ours; the
             entries `tensors` and `checksum` are added.
@@ -61,7 +61,7 @@ def write_bound(folder: str | Path, name: str, record: Mapping[str, Any], tensor
     folder = Path(folder)
     if not str(record.get("format", "")).startswith("deltaenergy "):
         raise ValueError("record needs an entry 'format' that begins with 'deltaenergy '")
-    with FolderLock(folder):
+    with lock_folder(folder):
         previous = _named_before(folder / name)
         with temporary_folder(folder) as temporary:
             save_tensors(temporary / "tensors", tensors)
@@ -69,7 +69,7 @@ def write_bound(folder: str | Path, name: str, record: Mapping[str, Any], tensor
             target = folder / _tensors_name(name, digest)
             size = (temporary / "tensors").stat().st_size
             if target.exists() and not target.is_file():
-                raise ArtifactError(f"{target} is in the way and is no file of deltaenergy. Move it away.")
+                raise ArtifactError(f"{target} is in the way and is not a file of deltaenergy. Move or remove it.")
             publish(temporary / "tensors", target)
         named = {"file": target.name, "bytes": size, "sha256": digest}
         try:
@@ -107,7 +107,7 @@ def remove_bound(folder: str | Path, name: str) -> None:
     folder = Path(folder)
     if not folder.is_dir():
         return
-    with FolderLock(folder):
+    with lock_folder(folder):
         previous = _named_before(folder / name)
         (folder / name).unlink(missing_ok=True)
         sync_folder(folder)
@@ -174,13 +174,13 @@ def _named_before(path: Path) -> str | None:
     try:
         record = read_json(path)
     except ArtifactError as error:
-        raise ArtifactError(f"{error} So it is not overwritten. Move it away, or choose another folder.") from error
+        raise ArtifactError(f"{error} So it is not overwritten. Move it, or choose another folder.") from error
     ours = isinstance(record, dict) and (
         str(record.get("format", "")).startswith("deltaenergy ") or isinstance(record.get("deltaenergy"), str)
     )
     if not ours:
         raise ArtifactError(
-            f"{path} was not written by deltaenergy, so it is not overwritten. Move it away, or choose another folder."
+            f"{path} was not written by deltaenergy, so it is not overwritten. Move it, or choose another folder."
         )
     entry = record.get(TENSORS)
     return str(entry.get("file")) if isinstance(entry, dict) else None
@@ -196,6 +196,6 @@ def _remove_unnamed(folder: Path, name: str, named: str | None, previous: str | 
         match = pattern.fullmatch(path.name)
         if match is None or path.name == named or path.is_symlink() or not path.is_file():
             continue
-        with contextlib.suppress(OSError):  # it is in nobody's way, and the next save tries again
+        with contextlib.suppress(OSError):  # it does no harm, and the next save tries again
             if path.name == previous or hash_file(path).startswith(match[1]):
                 path.unlink()

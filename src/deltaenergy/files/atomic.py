@@ -1,7 +1,7 @@
-"""Write files whole or not at all: in a temporary folder of our own beside the target, synced to disk, then renamed.
+"""Write files whole or not at all: in our own temporary folder next to the target, synced to disk, then renamed.
 
 A process that is killed leaves its temporary folder behind. Its name says who made it (`.deltaenergy-<machine>-<process
-id>-<random>.part`), and the next write beside it removes it once that process is gone. Nothing else is ever removed.
+id>-<random>.part`), and the next write next to it removes it once that process is gone. Nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -36,25 +36,35 @@ _in_use: set[str] = set()
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path, *, tidy: bool = True) -> Iterator[Path]:
+def replacing(path: str | Path) -> Iterator[Path]:
     """Give a temporary path; if the block succeeds, the file written there is synced to disk and replaces `path`.
 
-    Missing parent folders are made. A link is followed, so that it stays a link. Anything at `path` that is not an
-    ordinary file is refused. Without `tidy`, what killed processes left in the folder is not looked for: in a folder of
-    many files that takes long.
+    Missing parent folders are made. A link is followed, so it stays a link. Anything at `path` that is not an ordinary
+    file is refused.
     """
-    path = _target(path)
-    with temporary_folder(path.parent, tidy=tidy) as folder:
+    path = file_to_write(path, str(path))
+    with temporary_folder(path.parent) as folder:
         temporary = folder / path.name
         yield temporary
         publish(temporary, path)
 
 
+def file_to_write(path: str | Path, name: str) -> Path:
+    """The file that writing to `path` changes: the end of a link. What is there may only be an ordinary file."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{name} is a folder. Give the name of a file.")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{name} is not an ordinary file, so nothing is written there. Give another name.")
+    return target
+
+
 @contextlib.contextmanager
 def temporary_folder(folder: Path, *, tidy: bool = True) -> Iterator[Path]:
-    """A new folder of our own inside `folder`, for files that are about to be moved up; gone after the block.
+    """A new folder inside `folder`, for files that are about to be moved up; gone after the block.
 
-    A folder rather than a file, because some writers (safetensors) put temporary files of their own beside theirs.
+    A folder rather than a file, because some writers (safetensors) put their own temporary files next to theirs.
+    Without `tidy`, what killed processes left is not looked for: in a folder of many files that takes long.
     """
     make_folder(folder)
     if tidy:
@@ -67,7 +77,7 @@ def temporary_folder(folder: Path, *, tidy: bool = True) -> Iterator[Path]:
         try:
             yield temporary
         finally:
-            _remove_temporary(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)  # what cannot be removed waits for the next write
     finally:
         _in_use.discard(name)
 
@@ -88,7 +98,6 @@ def publish(temporary: Path, path: Path, *, if_absent: bool = False) -> bool:
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file's bytes to disk."""
     handle = os.open(path, os.O_RDWR)
     try:
         os.fsync(handle)
@@ -97,7 +106,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's list of names to disk, so that a rename survives a power cut, where the platform can do that."""
+    """Bring a folder's list of names to disk, so a rename survives a power cut, where the platform can do that."""
     if os.name == "nt":
         return
     try:
@@ -132,24 +141,24 @@ def remove_litter(folder: Path) -> None:
         for entry in entries:
             match = _PART.fullmatch(entry.name)
             if match and entry.is_dir(follow_symlinks=False) and _is_stale(entry, match):
-                _remove_temporary(Path(entry.path))
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file or folder of this name is one of our temporary ones."""
     return _PART.fullmatch(name) is not None
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, all or nothing."""
-    # Bytes of file names that are no Unicode are written as \udcxx, which JSON reads as what it was.
-    data = text.encode("utf-8", "backslashreplace")
+    # Bytes of file names that are not Unicode are written as \udcxx, which JSON reads as what it was.
+    _replace(path, text.encode("utf-8", "backslashreplace"))
+
+
+def _replace(path: str | Path, data: bytes) -> None:
     with replacing(path) as temporary:
         write_bytes(temporary, data)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         view = memoryview(data)
@@ -160,20 +169,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as readable JSON, all or nothing. NaN and infinity are no JSON: a `ValueError`."""
-    data = json_bytes(value)
-    with replacing(path) as temporary:
-        write_bytes(temporary, data)
+    """Write `value` as readable JSON, all or nothing. NaN and infinity are not JSON: a `ValueError`."""
+    _replace(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """What `write_json` writes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as safetensors, all or nothing."""
     with replacing(path) as temporary:
         save_tensors(temporary, tensors)
 
@@ -186,7 +191,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     try:
         save_file(_apart(tensors), str(path))
     except SafetensorError as error:
-        # safetensors reports a full disk as an error of its own, with the system's number in its text.
+        # safetensors reports a full disk as its own error, with the system's number in its text.
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
@@ -204,16 +209,6 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return apart
 
 
-def _target(path: str | Path) -> Path:
-    """The file that writing to `path` concerns: the end of a link, and nothing but an ordinary file."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"{path} is a folder. Give the name of a file.")
-    if target.exists() and not target.is_file():
-        raise InputError(f"{path} is not an ordinary file, so nothing is written there. Give another name.")
-    return target
-
-
 def _link(file: Path, name: Path) -> bool:
     """Give a file a second name; False if something has that name."""
     try:
@@ -228,11 +223,6 @@ def _link(file: Path, name: Path) -> bool:
             return False
         file.replace(name)
     return True
-
-
-def _remove_temporary(folder: Path) -> None:
-    """Remove a temporary folder with all that is in it; what cannot be removed waits for the next write."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_stale(entry: os.DirEntry[str], match: re.Match[str]) -> bool:

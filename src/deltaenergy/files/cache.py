@@ -17,7 +17,7 @@ from deltaenergy.files.schema import TensorSpec, check_tensors
 if TYPE_CHECKING:
     import torch
 
-# The entry of a cached file that holds the SHA-256 of all its others.
+# The entry of a cached file with the SHA-256 of all its others.
 _DIGEST = "sha256"
 
 
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
             base = Path.home() / "Library" / "Caches"
         else:
             base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # there is no home folder
         where = f" {chosen!r}" if chosen else ""
         raise InputError(f"The cache folder{where} has no home: set DELTAENERGY_CACHE to a folder.") from None
     return Path(base) / "deltaenergy"
@@ -66,7 +66,6 @@ def store_cached(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """SHA-256 of all tensors, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())

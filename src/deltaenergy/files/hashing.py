@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-_CHUNK = 1 << 20
-
 
 def hash_strings(strings: Iterable[str]) -> str:
     """A short hash of an ordered list of strings: the identity of a class list in reports and artefacts."""
@@ -29,9 +27,5 @@ def hash_value(value: Any) -> str:
 
 
 def hash_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

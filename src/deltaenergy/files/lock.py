@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from filelock import FileLock, Timeout
 
@@ -47,39 +46,27 @@ def try_lock(path: Path, *, reentrant: bool = False, wait: float = 0) -> Iterato
     try:
         yield True
     finally:
-        if lock.lock_counter == 1:  # while it is held: whoever waits for it makes a new file
+        if lock.lock_counter == 1:  # while it is held: a process that waits for it makes a new file
             with contextlib.suppress(OSError):
                 path.unlink()
         lock.release()
 
 
-class FolderLock:
-    """Hold `folder` for this run: `with FolderLock(folder): …`. The folder is made if it does not exist.
+@contextlib.contextmanager
+def lock_folder(folder: str | Path) -> Iterator[None]:
+    """Hold `folder` for a block; it is made if it does not exist.
 
     Another process or thread that wants the folder meanwhile gets an `InputError`; the thread that holds it may take
     it again.
     """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-
-    def __enter__(self) -> FolderLock:
-        self._held = contextlib.ExitStack()
-        folder = Path(os.path.realpath(self.folder))
-        if not folder.exists():
-            make_folder(folder)
-            self._held.callback(_remove_empty, folder)
-        with contextlib.ExitStack() as undo:
-            undo.push(self._held)
-            if not self._held.enter_context(try_lock(folder / NAME, reentrant=True)):
-                raise InputError(f"Another run is writing to {self.folder}. Wait for it, or choose another folder.")
-            undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held.close()
+    path = Path(os.path.realpath(folder))
+    with contextlib.ExitStack() as held:
+        if not path.exists():
+            make_folder(path)
+            held.callback(_remove_empty, path)
+        if not held.enter_context(try_lock(path / NAME, reentrant=True)):
+            raise InputError(f"Another run is writing to {folder}. Wait for it, or choose another folder.")
+        yield
 
 
 def _remove_empty(folder: Path) -> None:

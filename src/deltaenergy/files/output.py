@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from deltaenergy.errors import OS_REMEDIES, DeltaEnergyError, InputError, OutputError
-from deltaenergy.files.atomic import temporary_folder
+from deltaenergy.files.atomic import file_to_write, temporary_folder
 
 
 def check_writable(path: str | Path, *, folder: bool = False, argument: str = "") -> None:
@@ -24,13 +24,18 @@ def check_writable(path: str | Path, *, folder: bool = False, argument: str = ""
     """
     said = f"`{argument}` {path}" if argument else str(path)
     with _explained(said):
-        target = Path(os.path.realpath(path))
         if folder:
-            if target.exists() and not target.is_dir():
+            wanted = Path(os.path.realpath(path))
+            if wanted.exists() and not wanted.is_dir():
                 raise InputError(f"{said} is a file. Give a folder, which is made if it does not exist.")
         else:
-            _check_file(target, said)
-        wanted = target if folder else target.parent
+            target = file_to_write(path, said)
+            wanted = target.parent
+            try:
+                if target.exists():
+                    os.close(os.open(target, os.O_WRONLY))  # changes nothing, not even its time
+            except PermissionError:
+                raise InputError(f"{said} is write-protected. Give another name, or lift the protection.") from None
         place = wanted
         while not os.path.lexists(place) and place != place.parent:
             place = place.parent
@@ -42,101 +47,67 @@ def check_writable(path: str | Path, *, folder: bool = False, argument: str = ""
             (probe / "probe").touch()
 
 
-def keeping_result(
-    path: str | Path,
-    write: Callable[[Path], None],
-    *,
-    what: str = "The result",
-    otherwise: Callable[[], None] | None = None,
-) -> None:
+def keeping_result(path: str | Path, write: Callable[[Path], None], *, what: str = "The result") -> None:
     """Call `write(path)`; if that fails, write the result elsewhere and raise an `OutputError` that says where.
 
-    Tried in turn: another name beside `path`, a new folder among the system's temporary ones, and `otherwise`, which
-    should show the result on standard output.
+    Tried in turn: another name next to `path`, and a new folder among the system's temporary ones.
 
     Args:
         path: the file or folder to write.
         write: writes the result, a file or a folder, to the path it is given.
         what: how the message calls the result.
-        otherwise: the last resort.
     """
     path = Path(path)
     try:
         write(path)
     except (OSError, DeltaEnergyError) as error:
-        because = f"{what} could not be written to {path}: {_reason(error)}"
-        place = _write_beside(path, write) or _write_temporary(path, write)
+        place = _write_beside(path, write) or _write_temporary(path.name, write)
+        rest = "It could be kept nowhere else either. Make room and run again."
         if place is not None:
-            raise OutputError(f"{because}.\nIt is kept in {place}: move it to where you want it.") from error
-        if otherwise is not None:
-            otherwise()
-            raise OutputError(
-                f"{because}.\nIt could be kept nowhere else either, and is on standard output."
-            ) from error
-        raise OutputError(f"{because}.\nIt could be kept nowhere else either. Make room and run again.") from error
-
-
-def _check_file(target: Path, said: str) -> None:
-    if target.is_dir():
-        raise InputError(f"{said} is a folder. Give the name of a file.")
-    if target.exists():
-        if not target.is_file():
-            raise InputError(f"{said} is not an ordinary file, so nothing is written there. Give another name.")
-        try:
-            os.close(os.open(target, os.O_WRONLY))  # changes nothing, not even its time
-        except PermissionError:
-            raise InputError(f"{said} is write-protected. Give another name, or lift the protection.") from None
+            rest = f"It is kept in {place}: move it to where you want it."
+        raise OutputError(f"{what} could not be written to {path}: {_reason(error)}.\n{rest}") from error
 
 
 def move_aside(file: Path, target: Path) -> Path | None:
-    """Give an unfinished file a free name beside `target`, or in a new folder among the system's temporary ones."""
-    names = (target.with_name(f"{target.stem}.partial-{number}{target.suffix}") for number in range(1, 100))
-    beside = next((name for name in names if not os.path.lexists(name)), None)
-    if beside is not None:
+    """Give an unfinished file a free name next to `target`, or in a new folder among the system's temporary ones."""
+    if (beside := _free_name(target, "partial")) is not None:
         with contextlib.suppress(OSError):
             return file.rename(beside)
-    with contextlib.suppress(OSError):
+    return _write_temporary(target.name, lambda place: shutil.move(file, place))
+
+
+def _free_name(path: Path, word: str) -> Path | None:
+    names = (path.with_name(f"{path.stem}.{word}-{number}{path.suffix}") for number in range(1, 100))
+    return next((name for name in names if not os.path.lexists(name)), None)
+
+
+def _write_beside(path: Path, write: Callable[[Path], object]) -> Path | None:
+    """Write under another name in the same folder, if that folder is there; None if that fails too."""
+    if not path.parent.is_dir() or (other := _free_name(path, "kept")) is None:
+        return None
+    with contextlib.suppress(OSError, DeltaEnergyError):
+        # In a temporary folder first, so a second failure leaves nothing.
+        with temporary_folder(path.parent) as folder:
+            write(folder / path.name)
+            (folder / path.name).rename(other)
+        return other
+    return None
+
+
+def _write_temporary(name: str, write: Callable[[Path], object]) -> Path | None:
+    """Write to a new folder among the system's temporary ones; None if that fails too."""
+    with contextlib.suppress(OSError, DeltaEnergyError):
         folder = Path(tempfile.mkdtemp(prefix="deltaenergy-"))
         try:
-            return Path(shutil.move(file, folder / target.name))
-        except OSError:
+            write(folder / name)
+            return folder / name
+        except (OSError, DeltaEnergyError):
             shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
     return None
 
 
-def _write_beside(path: Path, write: Callable[[Path], None]) -> Path | None:
-    """Write under another name in the same folder, if that folder is there; None if that fails too."""
-    others = (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in range(1, 100))
-    other = next((name for name in others if not os.path.lexists(name)), None)
-    if other is None or not path.parent.is_dir():
-        return None
-    try:
-        # In a folder of our own first, so that a second failure leaves nothing.
-        with temporary_folder(path.parent) as folder:
-            write(folder / path.name)
-            (folder / path.name).rename(other)
-    except (OSError, DeltaEnergyError):
-        return None
-    return other
-
-
-def _write_temporary(path: Path, write: Callable[[Path], None]) -> Path | None:
-    """Write to a new folder among the system's temporary ones; None if that fails too."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="deltaenergy-"))
-    except OSError:
-        return None
-    try:
-        write(folder / path.name)
-    except (OSError, DeltaEnergyError):
-        shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
-        return None
-    return folder / path.name
-
-
 @contextlib.contextmanager
 def _explained(said: str, where: str = "") -> Iterator[None]:
-    """Turn the system's errors into a message with a remedy."""
     try:
         yield
     except InputError:

@@ -1,4 +1,4 @@
-"""Read JSON and safetensors that somebody may have damaged: whatever is wrong is an `ArtifactError` naming the file."""
+"""Read JSON and safetensors that may be damaged: whatever is wrong is an `ArtifactError` naming the file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_json(data: bytes, path: str | Path) -> Any:
 
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
-    """The bytes of an ordinary file that holds at most `limit`."""
+    """The bytes of an ordinary file of at most `limit`."""
     check_ordinary(path)
     try:
         with Path(path).open("rb") as file:
@@ -60,7 +60,7 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
 
 
 def check_ordinary(path: str | Path) -> None:
-    """Raise `ArtifactError` unless it is an ordinary file: to open a FIFO or a device could wait for ever."""
+    """Raise `ArtifactError` unless it is an ordinary file: to open a FIFO or a device could wait forever."""
     try:
         found = Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -68,15 +68,14 @@ def check_ordinary(path: str | Path) -> None:
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # a NUL in the name
-        raise ArtifactError(f"{path!r} is no file name: {error}.") from error
+        raise ArtifactError(f"{path!r} is not a file name: {error}.") from error
     if stat.S_ISDIR(found.st_mode):
-        raise ArtifactError(f"{path} is a folder, where a file should be.")
+        raise ArtifactError(f"{path} is a folder, not a file.")
     if not stat.S_ISREG(found.st_mode):
-        raise ArtifactError(f"{path} is no ordinary file (but a pipe or a device).")
+        raise ArtifactError(f"{path} is not an ordinary file (but a pipe or a device).")
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file."""
     from safetensors.torch import load_file
 
     # safetensors compares its header with the size of the file before it allocates anything.
@@ -84,13 +83,13 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(str(path))
     except Exception as error:
-        # Besides its own, safetensors lets errors of torch and Python through: a shape that overflows, an unknown type.
+        # safetensors also lets errors of torch and Python through: a shape that overflows, an unknown type.
         raise ArtifactError(f"{path} cannot be read as safetensors: {error}") from error
     return tensors
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"it holds {name}, which is no number.")
+    raise ValueError(f"it contains {name}, which is not a number.")
 
 
 def _finite(text: str) -> float:
@@ -102,7 +101,7 @@ def _finite(text: str) -> float:
 
 def _short(text: str) -> int:
     if len(text) > _DIGITS:
-        raise ValueError(f"it holds a number of {len(text):,} digits.")
+        raise ValueError(f"it contains a number of {len(text):,} digits.")
     return int(text)
 
 
@@ -122,11 +121,11 @@ def _check_strings(value: Any) -> None:
         found = pending.pop()
         if isinstance(found, str):
             if "\0" in found:
-                raise ValueError(f"a text holds a NUL: {found[:40]!r}.")
+                raise ValueError(f"a text contains a NUL: {found[:40]!r}.")
             try:
                 found.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError:
-                raise ValueError(f"a text holds half of a surrogate pair: {found[:40]!r}.") from None
+                raise ValueError(f"a text contains half of a surrogate pair: {found[:40]!r}.") from None
         elif isinstance(found, list):
             pending += found
         elif isinstance(found, dict):

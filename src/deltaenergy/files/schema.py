@@ -1,9 +1,9 @@
-"""What a record and its tensors must be: small checks, put together, whose errors name file, entry, found, expected.
+"""What a record and its tensors must be: small checks, combined, whose errors name file, entry, found and expected.
 
     check = record({"keep": optional(number(above=0, high=1)), "classes": list_of(text(), least=1)})
     check(value, Where("detector.json"))      # detector.json: the entry keep is 1.5; expected a number …
 
-A check takes a value and the place it stands at, and raises `ArtifactError` or returns nothing.
+A check takes a value and where it was found, and raises `ArtifactError` or returns nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +31,24 @@ class Where:
     entry: str = ""
 
     def at(self, key: str | int) -> Where:
-        """The place of an entry within this one."""
         if isinstance(key, int):
             return replace(self, entry=f"{self.entry}[{key}]")
         return replace(self, entry=f"{self.entry}.{key}" if self.entry else key)
 
     def wrong(self, found: object, expected: str) -> ArtifactError:
-        """The error for a value that is not what it should be."""
         what = f"the entry {self.entry}" if self.entry else "the content"
         return ArtifactError(f"{self.file}: {what} is {_shown(found)}; expected {expected}.")
 
 
 Check = Callable[[Any, Where], None]
+
+
+def _value(fits: Callable[[Any], bool], expected: str) -> Check:
+    def check(value: Any, where: Where) -> None:
+        if not fits(value):
+            raise where.wrong(value, expected)
+
+    return check
 
 
 def text(*, matching: str | None = None, among: Collection[str] | None = None, blank: bool = False) -> Check:
@@ -53,35 +59,23 @@ def text(*, matching: str | None = None, among: Collection[str] | None = None, b
     elif matching is not None:
         expected = f"a text of the form {matching}"
 
-    def check(value: Any, where: Where) -> None:
+    def fits(value: Any) -> bool:
         if not isinstance(value, str) or not (blank or value.strip()) or not _is_unicode(value):
-            raise where.wrong(value, expected)
-        if among is not None and value not in among:
-            raise where.wrong(value, expected)
-        if matching is not None and not re.fullmatch(matching, value):
-            raise where.wrong(value, expected)
+            return False
+        return (among is None or value in among) and (matching is None or re.fullmatch(matching, value) is not None)
 
-    return check
+    return _value(fits, expected)
 
 
 def path_text() -> Check:
     """The name of a file, which need not be Unicode."""
-
-    def check(value: Any, where: Where) -> None:
-        if not isinstance(value, str):
-            raise where.wrong(value, "the name of a file")
-
-    return check
+    return _value(lambda value: isinstance(value, str), "the name of a file")
 
 
 def whole(low: int, high: int = 2**63 - 1) -> Check:
     """A whole number between two bounds."""
-
-    def check(value: Any, where: Where) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise where.wrong(value, f"a whole number from {low}" + ("" if high == 2**63 - 1 else f" to {high}"))
-
-    return check
+    expected = f"a whole number from {low}" + ("" if high == 2**63 - 1 else f" to {high}")
+    return _value(lambda value: type(value) is int and low <= value <= high, expected)
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Check:
@@ -89,52 +83,34 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
     bounds = [f"at least {low:g}"] if low > -math.inf else []
     bounds += [f"above {above:g}"] if above > -math.inf else []
     bounds += [f"at most {high:g}"] if high < math.inf else []
-    expected = " ".join(["a finite number", " and ".join(bounds)]).strip()
 
-    def check(value: Any, where: Where) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**1023:
-            raise where.wrong(value, expected)
-        if not (low <= value <= high and value > above):
-            raise where.wrong(value, expected)
+    def fits(value: Any) -> bool:
+        return type(value) in (int, float) and abs(value) < 2**1023 and low <= value <= high and value > above
 
-    return check
+    return _value(fits, " ".join(["a finite number", " and ".join(bounds)]).strip())
 
 
 def truth() -> Check:
-    """True or false."""
-
-    def check(value: Any, where: Where) -> None:
-        if not isinstance(value, bool):
-            raise where.wrong(value, "true or false")
-
-    return check
+    return _value(lambda value: isinstance(value, bool), "true or false")
 
 
 def anything() -> Check:
-    """Any JSON value: for what somebody else checks."""
+    """Any JSON value: for what is checked elsewhere."""
     return lambda value, where: None
 
 
 def optional(check: Check) -> Check:
     """null, or what `check` wants."""
-
-    def checked(value: Any, where: Where) -> None:
-        if value is not None:
-            check(value, where)
-
-    return checked
+    return lambda value, where: None if value is None else check(value, where)
 
 
 def list_of(check: Check, *, length: int | None = None, least: int = 0) -> Check:
     """A list whose elements all pass `check`."""
+    size = f" of at least {least}" if length is None and least else "" if length is None else f" of {length}"
 
     def checked(value: Any, where: Where) -> None:
-        if not isinstance(value, list):
-            raise where.wrong(value, "a list")
-        if length is not None and len(value) != length:
-            raise where.wrong(value, f"a list of {length}")
-        if len(value) < least:
-            raise where.wrong(value, f"a list of at least {least}")
+        if not isinstance(value, list) or len(value) < least or length not in (None, len(value)):
+            raise where.wrong(value, f"a list{size}")
         for position, element in enumerate(value):
             check(element, where.at(position))
 
@@ -212,7 +188,7 @@ class TensorSpec:
 def check_tensors(
     tensors: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec], file: str, *, prefixes: tuple[str, ...] = ()
 ) -> None:
-    """Raise `ArtifactError` unless the tensors are those of `specs`, besides finite ones that begin with a prefix."""
+    """Raise `ArtifactError` unless the tensors are those of `specs`, and finite ones that start with a prefix."""
     for name, spec in specs.items():
         if name not in tensors:
             raise ArtifactError(f"{file}: the tensor {name!r} is missing.")
@@ -225,12 +201,12 @@ def check_tensors(
 
 
 def check_finite(tensor: torch.Tensor, where: Where) -> None:
-    """Raise `ArtifactError` if a tensor of real numbers holds NaN or infinity."""
+    """Raise `ArtifactError` if a tensor of real numbers contains NaN or infinity."""
     import torch
 
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         bad = int((~torch.isfinite(tensor)).sum())
-        raise _wrong_tensor(where, f"NaN or infinite in {bad} place(s)", "finite numbers")
+        raise _wrong_tensor(where, f"NaN or infinite in {bad} of {tensor.numel()} numbers", "finite numbers")
 
 
 @contextlib.contextmanager
@@ -259,7 +235,6 @@ def _is_unicode(value: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value in a few words."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):

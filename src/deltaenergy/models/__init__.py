@@ -1,4 +1,4 @@
-"""Models turn images and texts into unit features: any CLIP in transformers format, and the bundled `lite`.
+"""Models turn images and text into unit features: CLIP-style models in transformers format, and the bundled `lite`.
 
 The names below are imported on first use.
 """

@@ -1,7 +1,7 @@
-"""What a model is: a `Model` holds features and perhaps reads texts, a `TowerModel` sees images, too.
+"""What a model is: a `Model` has features and perhaps a text tower, a `TowerModel` also encodes images.
 
-Everything downstream sees only these interfaces. What needs more than a plain `Model` asks for it with
-`require_text`, `require_towers` or `require_vision`, which say to the user what is missing.
+All other code uses only these interfaces. Code that needs more than a plain `Model` calls `require_text`,
+`require_towers` or `require_vision`, whose errors say what is missing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.encoding import EncodedBatch, EncodedImages, collect, stream_batches
 from deltaenergy.models.preprocessing import Preprocessing
@@ -34,16 +34,16 @@ _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf
 
 
 class Model(HasRepr):
-    """A frozen vision-language model, or what is known of one.
+    """A frozen vision-language model, or only its features.
 
     Attributes:
-        name: what `load_model` was given.
+        name: as passed to `load_model`.
         fingerprint: hash of weights, preprocessing and activation; equal fingerprints give equal features.
         feature_dim: D, the length of image and text features.
-        logit_scale: L, the factor that the model was trained to put on cosines (100 for CLIP: τ = 1/L = 0.01).
+        logit_scale: L, the model's factor on cosines (100 for CLIP: τ = 1/L = 0.01).
         logit_bias: b of models trained with sigmoid(L·cosine + b) on pairs; 0 for others. No softmax changes with it.
-        text: the text tower (tokenizer, encoder, prompt cache), where there is one.
-        derived_by: what was changed, one tag after the other, since the model was loaded.
+        text: the text tower (tokenizer, encoder, prompt cache), if there is one.
+        derived_by: tags of the changes since the model was loaded.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Model(HasRepr):
         return known
 
     def derived(self, tag: str, **changes: Any) -> Self:
-        """The same model with some attributes replaced, and with a fingerprint of its own: `fingerprint+tag`."""
+        """The same model with some attributes replaced, and its own fingerprint: `fingerprint+tag`."""
         other = copy.copy(self)
         for attribute, value in changes.items():
             if not hasattr(self, attribute):
@@ -98,12 +98,12 @@ class TowerModel(Model, ABC):
     Attributes:
         preprocessing: PIL image -> pixel array.
         text: the text tower.
-        vision: the image tower block by block, where it is a vision transformer with a class token.
-        why_no_vision: what the image tower is where there is none, to follow the model's name in a message.
-        closed: why no gradients and no tokens pass the image tower where that is so, to follow the model's name.
+        vision: the image tower block by block, if it is a vision transformer with a class token.
+        why_no_vision: what the image tower is otherwise, for messages; follows the model's name.
+        closed: why the image tower accepts no gradients and tokens, if so; follows the model's name.
         vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
         backend: where the image tower runs, see `deltaenergy.models.backends`.
-        calibration: what names the images that its 8-bit ranges were set on, if it has such.
+        calibration: id of the images that set its 8-bit ranges, if any.
     """
 
     preprocessing: Preprocessing
@@ -117,7 +117,7 @@ class TowerModel(Model, ABC):
 
     @property
     def precision(self) -> str:
-        """In which the image tower computes: fp32, fp16, bf16 or int8."""
+        """Precision of the image tower: fp32, fp16, bf16 or int8."""
         return _PRECISIONS.get(self.dtype, str(self.dtype).removeprefix("torch."))
 
     @property
@@ -142,8 +142,8 @@ class TowerModel(Model, ABC):
     def with_vision_prompts(self, tokens: torch.Tensor) -> Self:
         """The model with learned tokens (J, n, H) in its image tower, as `VisionTower.run` takes them.
 
-        Its features are others than the bare model's, and so is its fingerprint: the bare one's and a hash of the
-        tokens. A feature store or detector of either is refused for the other.
+        Its features differ from the plain model's, and so does its fingerprint, which adds a hash of the tokens. A
+        feature store or detector of one is refused for the other.
         """
         vision = require_vision(self, "with_vision_prompts")
         if tokens.ndim != 3 or tokens.shape[2] != vision.width or 0 in tokens.shape or len(tokens) > vision.blocks:
@@ -161,8 +161,8 @@ class TowerModel(Model, ABC):
     ) -> Iterator[EncodedBatch]:
         """Encode images batch by batch; worker threads decode the next ones while the tower computes.
 
-        On the CPU, torch computes a batch on each core, or, where there are fewer batches than cores, one after the
-        other on all of them.
+        On the CPU, torch computes one batch per core, or, with fewer batches than cores, one after the other on all
+        cores.
         """
         source = as_source(images)
         return stream_batches(self, source, patches=patches, batch_size=batch_size, progress=progress)
@@ -170,7 +170,7 @@ class TowerModel(Model, ABC):
     def encode(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
     ) -> EncodedImages:
-        """Encode all images; those that cannot be read are skipped and listed in the result's `unreadable`.
+        """Encode all images; unreadable images are skipped and listed in the result's `unreadable`.
 
         With torch on the CPU, the same list of images has the same features to the last bit on any number of cores.
         """
@@ -183,7 +183,7 @@ class TowerModel(Model, ABC):
         self, images: Any, *, batch_size: int = 32, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
         """Unit image features (N, D), row i for image i; raises `UnreadableImagesError` if any cannot be read."""
-        # Not `encode`: a single image is to be there as soon as can be.
+        # Not `encode`: a single image should be encoded as soon as possible.
         encoded = collect(self.stream(images, batch_size=batch_size, progress=progress), self.feature_dim)
         if encoded.unreadable:
             raise UnreadableImagesError(encoded.unreadable)
@@ -195,29 +195,29 @@ def check_model(model: Any, who: str) -> None:
     if isinstance(model, Model):
         return
     if isinstance(model, (str, os.PathLike)):
-        raise InputError(f"{who} takes a model, not its name: load it first, load_model({str(model)!r}).")
+        raise InputError(f"{who} needs a model, not its name: pass load_model({str(model)!r}).")
     raise InputError(
-        f"{who} takes a model, as load_model gives one, not {type(model).__name__}. For features that were computed "
-        "elsewhere there are PrecomputedModel and PrecomputedClassifier."
+        f"{who} needs a model, such as load_model returns, not {type(model).__name__}. For precomputed features use "
+        "PrecomputedModel or PrecomputedClassifier."
     )
 
 
 def require_text(model: Model, who: str) -> TextTower:
-    """The model's text tower, or an error that says what `who` cannot do without it."""
+    """The model's text tower, or an error that `who` needs one."""
     if model.text is None:
         raise InputError(
-            f"{who} runs the text tower, but {model.name!r} holds precomputed features and cannot encode texts: "
-            "load the model itself with load_model. Class vectors serve a PrecomputedClassifier, and in a "
-            "PrecomputedModel(…, class_vectors=…) the methods whose class texts are fixed, such as task-res."
+            f"{who} needs a text encoder, and {model.name!r} has only precomputed features: load the model itself with "
+            "load_model. With class vectors use PrecomputedClassifier, or PrecomputedModel(…, class_vectors=…) and a "
+            "method with fixed class texts, such as task-res."
         )
     return model.text
 
 
 def require_towers(model: Model, who: str) -> TowerModel:
-    """The model, if it can encode images, or an error that says what `who` cannot do without."""
+    """The model if it can encode images, or an error that `who` needs that."""
     if not isinstance(model, TowerModel):
         raise InputError(
-            f"{who} encodes images, but {model.name!r} holds precomputed features and cannot encode images: give unit "
+            f"{who} encodes images, but {model.name!r} has precomputed features and cannot encode images: pass unit "
             f"features, an array (N, {model.feature_dim}) (to tune, LabelledFeatures), or load the model itself with "
             "load_model."
         )
@@ -229,7 +229,7 @@ def require_vision(model: Model, who: str) -> VisionTower:
     towers = require_towers(model, who)
     if towers.vision is None:
         raise InputError(
-            f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
-            f"{model.name!r} {towers.why_no_vision}."
+            f"{who} puts learned tokens into the image encoder, which must be a vision transformer; {model.name!r} "
+            f"{towers.why_no_vision}."
         )
     return towers.vision

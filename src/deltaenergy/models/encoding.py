@@ -1,34 +1,36 @@
-"""From a source to batches of features: rows of arrays and stores are read, images run through a model.
+"""From a source to batches of features: read rows of arrays and stores, or encode images.
 
 Threads decode and preprocess ahead while the image tower computes.
 
-On the CPU, batches run side by side, one on each core. Two batches on one core each are done sooner than one batch on
-two cores after the other: threads that work on the same product wait for each other at its end. And what a batch gives
-does not depend on how many cores there are: how a product is shared among threads decides how its sums are rounded, so
-that the same images would have other bytes on another machine.
+On the CPU, batches run in parallel, one per core. Two batches on one core each finish sooner than one after the other
+on two cores, because threads of one matrix product wait for each other. And features do not depend on the number of
+cores: sharing a product among threads changes how its sums are rounded, so the same images would have other bytes on
+another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from deltaenergy.core.ahead import Result, Task, map_ahead
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.text import counted
 from deltaenergy.data.decode import UnreadableImage, reading_threads
 from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import check_features
 from deltaenergy.source import Features, Rows, Source
 from deltaenergy.store.store import Shard, Store
 
@@ -37,17 +39,18 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import Model, TowerModel
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+    # An image with its pixels, or with the reason why it is unreadable.
+    Decoded = tuple[ImageItem, npt.NDArray[np.float32] | str]
+
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
-# Stored features cost nothing to compute: larger batches save the steps between them.
+# Stored features need no computation: larger batches save overhead.
 STORED_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Some images that were read, their pixels and features, and those met on the way that could not be read.
+    """Some images with pixels and features, and the unreadable images between them.
 
     Images from a feature store come without pixels.
     """
@@ -61,21 +64,12 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Image features with what they belong to. Row i of `features` is `items[i]`."""
+    """Image features with their images. Row i of `features` is `items[i]`."""
 
     features: npt.NDArray[np.float32]
     items: list[ImageItem]
     unreadable: list[Unreadable] = field(default_factory=list)
     patches: npt.NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    """Preprocessed images for one pass of the tower, and how many of the whole list are done after it."""
-
-    images: list[tuple[ImageItem, npt.NDArray[np.float32]]]
-    unreadable: list[Unreadable]
-    done: int
 
 
 def stream_batches(
@@ -88,11 +82,11 @@ def stream_batches(
     reproducible: bool = False,
     who: str = "encode",
 ) -> Iterator[EncodedBatch]:
-    """Unit features in input order: of images encoded now, or read where they are stored, if `model` made the store.
+    """Unit features in input order, encoded now or read from a store of `model`.
 
-    What is wrong with the arguments is said at once; images are listed and read as the batches are asked for. The last
-    batch also carries trailing unreadable images. If it is to be `reproducible`, a few images, too, get the same bytes
-    on any number of cores. An error says that `who` needs a model with towers.
+    Wrong arguments raise at once; images are listed and read as batches are requested. The last batch also has trailing
+    unreadable images. With `reproducible`, even a few images get the same bytes on any number of cores. Errors name
+    `who`.
     """
     from deltaenergy.models.base import require_towers
 
@@ -101,55 +95,58 @@ def stream_batches(
     size = batch_size if patches else max(batch_size, STORED_BATCH)
     match source:
         case Features():
-            return _feature_batches(model, source, progress)
+            batches = _feature_batches(model, source)
         case Store():
             source.check_model(model)
-            return _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size, progress)
+            batches = _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size)
         case Rows():
             for store in source.stores:
                 store.check_model(model)
-            return _row_batches(model, source.items, patches, size, progress)
-    towers = require_towers(model, who)
-    _ = PIXELS.limit  # says at once if it is set wrongly
-    if progress is None:
-        progress = shown("Encoding images")
-    if progress is not None and source.count is None:
-        source.survey()  # who shows how far it is wants to know how far it goes
-    return _decoded_batches(towers, source, patches, batch_size, progress, reproducible)
+            batches = _row_batches(model, source.items, patches, size)
+        case _:
+            towers = require_towers(model, who)
+            _ = PIXELS.limit  # raises at once if it is invalid
+            progress = progress or shown("Encoding images")
+            if progress is not None and source.count is None:
+                source.survey()  # a progress bar needs the total
+            batches = _decoded_batches(towers, source, patches, batch_size, reproducible)
+    return batches if progress is None else _with_progress(batches, source, progress)
+
+
+def _with_progress(
+    batches: Generator[EncodedBatch, None, None], source: Source, progress: Progress
+) -> Iterator[EncodedBatch]:
+    """The batches; after each, `progress` is told how many images are done."""
+    done = 0
+    with contextlib.closing(batches):
+        for batch in batches:
+            yield batch
+            done += len(batch.items) + len(batch.unreadable)
+            progress(done, source.count if isinstance(source, ImageStream) else len(source))
 
 
 def _decoded_batches(
-    model: TowerModel,
-    stream: ImageStream,
-    patches: bool,
-    batch_size: int,
-    progress: Progress | None,
-    reproducible: bool,
-) -> Iterator[EncodedBatch]:
-    """Batches of images that are decoded now."""
+    model: TowerModel, stream: ImageStream, patches: bool, batch_size: int, reproducible: bool
+) -> Generator[EncodedBatch, None, None]:
+    """Batches of images that are decoded now.
 
-    def encode(one: _Gathered) -> tuple[EncodedBatch, int]:
-        return _encode_batch(model, one.images, one.unreadable, patches), one.done
-
+    Images are taken `batch_size` at a time in input order; an unreadable image makes its batch smaller. So a batch has
+    the same images wherever the run started, and a long list can be split between any two batches.
+    """
     items = iter(stream)
     first = list(islice(items, torch.get_num_threads() * batch_size))
     workers = _workers(model, len(first), batch_size, reproducible)
-    # Whole batches wait for the tower, too, where several run.
+    # With several batches at a time, whole batches also wait for the tower.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
-    # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
-    with contextlib.ExitStack() as closed:
-        decoded = closed.enter_context(
-            contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1))
-        )
-        gathered = _gather(decoded, batch_size)
+    encode = functools.partial(_encode_batch, model, patches)
+    # closing: if the caller stops early or the model fails, the threads end at once.
+    with contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1)) as decoded:
+        gathered = iter(lambda: list(islice(decoded, batch_size)), [])
         if workers is None:
-            batches: Iterator[tuple[EncodedBatch, int]] = map(encode, gathered)
+            yield from map(encode, gathered)
         else:
-            batches = closed.enter_context(contextlib.closing(side_by_side(encode, gathered, workers)))
-        for batch, done in batches:
-            yield batch
-            if progress is not None:
-                progress(done, stream.count)
+            with contextlib.closing(side_by_side(encode, gathered, workers)) as batches:
+                yield from batches
 
 
 def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool) -> int | None:
@@ -157,8 +154,8 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
 
     `images` is their number, if it is less than a batch for every core.
 
-    Where there is not a batch for every core, some cores would be idle: a single image would take as many times longer
-    as there are cores. Then a batch gets them all, unless the bytes of its features matter more than the wait.
+    With fewer batches than cores, some cores would be idle. Then a batch gets all cores, unless reproducible bytes
+    matter more than time.
     """
     cores = torch.get_num_threads()
     if not model.runs_side_by_side or (images < cores * batch_size and not reproducible):
@@ -166,28 +163,8 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
     return min(cores, -(-images // batch_size)) or None
 
 
-def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], batch_size: int) -> Iterator[_Gathered]:
-    """Decoded images, `batch_size` at a time as they were given; one that could not be read leaves its batch smaller.
-
-    So a batch holds the same images wherever the run began, and a long list can be cut between any two batches.
-    """
-    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
-    unreadable: list[Unreadable] = []
-    done = 0
-    for done, (item, pixels) in enumerate(decoded, start=1):
-        if isinstance(pixels, str):
-            unreadable.append(Unreadable(item.id, pixels))
-        else:
-            pending.append((item, pixels))
-        if done % batch_size == 0:
-            yield _Gathered(pending, unreadable, done)
-            pending, unreadable = [], []
-    if pending or unreadable:
-        yield _Gathered(pending, unreadable, done)
-
-
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
-    """All batches as one `EncodedImages` on the host."""
+    """All batches as one `EncodedImages` on the CPU."""
     features, patches = [np.zeros((0, feature_dim), np.float32)], []
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
@@ -200,46 +177,62 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
     return EncodedImages(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
 
 
-def _feature_batches(model: Model, features: Features, progress: Progress | None) -> Iterator[EncodedBatch]:
+def _feature_batches(model: Model, features: Features) -> Generator[EncodedBatch, None, None]:
     for start in range(0, len(features), STORED_BATCH):
         rows = range(start, min(start + STORED_BATCH, len(features)))
         block = check_features(features.features[start : rows.stop], model, rows=rows)
         yield EncodedBatch(list(features.each(rows)), None, block.to(model.device), None, [])
-        if progress is not None:
-            progress(rows.stop, len(features))
+
+
+def check_features(
+    features: Any, model: Model, what: str = "features", rows: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Features as float32, or an error that says what is wrong with them.
+
+    Errors call them `what`; `rows` are the user's row numbers if only some are passed.
+    """
+    if isinstance(features, np.ndarray):
+        features = native_array(features)
+    tensor = torch.as_tensor(features).detach().float()
+    if tensor.shape[1] != model.feature_dim:
+        raise InputError(
+            f"{what} have {tensor.shape[1]} columns, but model {model.name!r} gives {model.feature_dim}. "
+            "Were they computed with another model?"
+        )
+    bad = ~torch.isfinite(tensor).all(dim=1)
+    if bad.any():
+        found = torch.nonzero(bad).flatten().tolist()
+        first = found[0] if rows is None else rows[found[0]]
+        raise InputError(f"{what} have NaN or infinity in {counted(len(found), 'row')}, first in row {first}.")
+    norms = tensor.norm(dim=1)
+    if len(norms) and (norms - 1).abs().max() > 1e-2:
+        worst = int((norms - 1).abs().argmax())
+        row = worst if rows is None else rows[worst]
+        raise InputError(
+            f"{what} must have unit length, but row {row} has length {norms[worst]:.3g}. Divide each row by its norm."
+        )
+    return tensor
 
 
 def _shard_batches(
-    model: Model, store: Store, shards: Iterator[Shard], size: int, progress: Progress | None
-) -> Iterator[EncodedBatch]:
+    model: Model, store: Store, shards: Iterator[Shard], size: int
+) -> Generator[EncodedBatch, None, None]:
     """A store in order, one shard in memory at a time."""
-    done = 0
     for shard in shards:
         items = store.items_at(shard.rows, shard.index)
         for start in range(0, max(len(items), 1), size):
             rows = slice(start, start + size)
             features = torch.from_numpy(shard.features[rows].copy()).to(model.device)
             found = None if shard.patches is None else torch.from_numpy(shard.patches[rows].copy()).to(model.device)
-            unreadable = [] if start else shard.unreadable
-            yield EncodedBatch(items[rows], None, features, found, unreadable)
-            done += len(items[rows]) + len(unreadable)
-            if progress is not None:
-                progress(done, len(store))
+            yield EncodedBatch(items[rows], None, features, found, [] if start else shard.unreadable)
 
 
-def _row_batches(
-    model: Model, items: list[ImageItem], patches: bool, size: int, progress: Progress | None
-) -> Iterator[EncodedBatch]:
+def _row_batches(model: Model, items: list[ImageItem], patches: bool, size: int) -> Generator[EncodedBatch, None, None]:
     """Some rows in the order given, as many at a time as follow each other in one store or array."""
-    done = 0
     for _, run in groupby(items, key=lambda item: id(item.row and item.row.of)):
         of_one = list(run)
         for start in range(0, len(of_one), size):
-            part = of_one[start : start + size]
-            yield _row_batch(model, part, patches)
-            done += len(part)
-            if progress is not None:
-                progress(done, len(items))
+            yield _row_batch(model, of_one[start : start + size], patches)
 
 
 def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBatch:
@@ -249,7 +242,7 @@ def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBa
     found = None
     match [row.of for _, row in present][:1]:
         case [Store() as store]:
-            # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
+            # Memory maps are read-only, which tensors do not support: on the CPU, they are copied.
             features = torch.tensor(store.features(rows), device=model.device)
             found = torch.tensor(store.patches(rows), device=model.device) if patches else None
         case [Features() as array]:
@@ -261,59 +254,37 @@ def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBa
 
 def decode_ahead(
     model: TowerModel, items: Iterable[ImageItem], ahead: int, cores: int = 1
-) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
-    """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.
+) -> Generator[Decoded, None, None]:
+    """Each item with its pixels, or with the reason why it is unreadable; at most `ahead` images wait in memory.
 
-    Those wait at the model's size. How many are decoded at a time, at their own size, the budget of pixels decides.
+    They wait at the model's size. The pixel budget limits how many are decoded at a time, at their own size.
     """
 
-    def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
+    def read(item: ImageItem) -> Decoded:
         try:
             with decoded(item) as image:
-                return model.preprocessing(image)
+                return item, model.preprocessing(image)
         except UnreadableImage as error:
-            return str(error)
+            return item, str(error)
         except MemoryError:
-            return "not enough memory to resize it"
+            return item, "not enough memory to resize it"
 
     coming = iter(items)
     soon = list(islice(coming, ahead))
     threads = reading_threads((item.source for item in soon), max(DECODE_THREADS, cores))
-    ahead = max(ahead, threads)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
-    try:
-        for item in chain(soon, coming):
-            waiting.append((item, pool.submit(read, item)))
-            if len(waiting) >= ahead:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    finally:
-        # Also on an interrupt: what has not begun is dropped, and only the few images in work are waited for.
-        pool.shutdown(wait=True, cancel_futures=True)
+    yield from map_ahead(pool, read, chain(soon, coming), max(ahead, threads) - 1)
 
 
 def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
     """`work(task)` for each task in order, at most `workers` at a time, each on one core.
 
     At most one task waits in addition to those that run and those whose results were not taken yet, `workers + 1` in
-    all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
+    all. If it is closed, a task fails, or on an interrupt, no task starts any more, and running tasks are awaited.
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
-    try:
-        _use_one_core_each(pool, workers)
-        waiting: deque[Future[Result]] = deque()
-        for task in tasks:
-            waiting.append(pool.submit(work, task))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    _use_one_core_each(pool, workers)
+    yield from map_ahead(pool, work, tasks, workers)
 
 
 def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
@@ -322,22 +293,19 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
     all_there = threading.Barrier(workers)
 
     def begin() -> None:
-        torch.get_num_threads()  # what a thread first asks torch for sets its number; only then does ours last
+        torch.get_num_threads()  # a thread's first use of torch sets its number; only then does ours last
         torch.set_num_threads(1)
         all_there.wait()
 
     for started in [pool.submit(begin) for _ in range(workers)]:
         started.result()
-    # The number holds for the thread that sets it, and for every thread that begins later: for those it is put back.
+    # The number applies to this thread and to every thread that starts later: for those it is restored.
     torch.set_num_threads(threads)
 
 
-def _encode_batch(
-    model: TowerModel,
-    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]],
-    unreadable: list[Unreadable],
-    patches: bool,
-) -> EncodedBatch:
+def _encode_batch(model: TowerModel, patches: bool, decoded: list[Decoded]) -> EncodedBatch:
+    pending = [(item, pixels) for item, pixels in decoded if not isinstance(pixels, str)]
+    unreadable = [Unreadable(item.id, problem) for item, problem in decoded if isinstance(problem, str)]
     items = [item for item, _ in pending]
     side = model.preprocessing.crop
     array = np.stack([pixels for _, pixels in pending]) if pending else np.zeros((0, 3, side, side), np.float32)

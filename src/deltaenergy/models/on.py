@@ -1,7 +1,7 @@
 """Where a model runs, in one text: `"cuda:1,bf16,batch=256"`, `"openvino,int8"`, `"cpu"`.
 
-Words in any order, each of one kind: a device, a backend, a precision, `batch=N`. What is not named is chosen by
-`load_model`. This module imports nothing heavy: the command line completes its words.
+Words in any order, at most one of each kind: a device, a backend, a precision, `batch=N`. `load_model` chooses the
+rest. This module imports nothing heavy: the command line completes its words.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
-# Of each backend, the precisions that it has; the first is the default on a CPU.
+# The precisions of each backend; the first is the default on a CPU.
 PRECISIONS = {
     "torch": ("fp32", "int8", "fp16", "bf16"),
     "openvino": ("fp32", "int8"),
     "onnx": ("fp32",),
     "compile": ("fp32", "fp16", "bf16"),
 }
-# The words that there are, by kind.
+# The known words, by kind.
 WORDS = {
     **dict.fromkeys(DEVICES, "device"),
     **dict.fromkeys(PRECISIONS, "backend"),
@@ -48,11 +48,11 @@ class On:
 
     @classmethod
     def of(cls, words: str | On) -> On:
-        """What `words` say; one that is not known is named, with the nearest that is."""
+        """Parse `words`; an error names an unknown word and the nearest known one."""
         if isinstance(words, On):
             return words
         if not isinstance(words, str):
-            raise InputError(f"`on` must be a text such as 'cpu' or 'cuda,bf16', got {words!r}.")
+            raise InputError(f"`on` must be a string such as 'cpu' or 'cuda,bf16', got {words!r}.")
         found: dict[str, str | int] = {}
         for word in words.split(","):
             kind, value = _read(word.strip(), words)
@@ -77,11 +77,11 @@ class On:
 
     @property
     def names_a_place(self) -> bool:
-        """Whether it says more than a batch size: what is loaded already cannot follow."""
+        """Whether it sets more than a batch size, which a loaded model cannot follow."""
         return (self.device, self.backend, self.precision) != ("auto", None, "auto")
 
     def load_model(self, name: str | Path, calibration_images: Any = None) -> TowerModel:
-        """`load_model`, there."""
+        """`load_model` with these settings."""
         from deltaenergy.models.loading.load import load_model
 
         return load_model(

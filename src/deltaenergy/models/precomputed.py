@@ -1,4 +1,4 @@
-"""A model whose features were computed elsewhere: no towers, only what is needed to read its features."""
+"""A model whose features were computed elsewhere: without towers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.labels import ClassFinder
+from deltaenergy.core.arrays import native_array
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, ClassFinder, check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features, native_array
+from deltaenergy.models.encoding import check_features
 
 ClassVectors = Mapping[str, Any] | tuple[Sequence[str], Any]
 
 
 class PrecomputedModel(Model):
-    """Stands for the model that made the features, so that classifiers, scores and detectors work on them.
+    """Represents the model that made the features, so classifiers, scores and detectors work on them.
 
     Args:
         feature_dim: D, the length of the features.
-        logit_scale: the factor that the model was trained to put on cosines; 100 for CLIP.
-        name: what the features were made with; detectors saved with one name are refused under another.
-        fingerprint: of the model that made the features, where it is known: `Store.fingerprint`. Stores,
-            classifiers and detectors of that model are then this one's, too.
+        logit_scale: the model's factor on cosines; 100 for CLIP.
+        name: of the model; detectors saved with one name are refused under another.
+        fingerprint: of the model that made the features, if known: `Store.fingerprint`. Stores, classifiers and
+            detectors of that model then also work here.
         class_vectors: unit text features by class name, {name: vector} or (names, array of one row per name): they
-            stand for a text tower wherever the texts of classes are fixed (zero-shot, task-res, the adapters).
+            replace a text tower for fixed class texts (zero-shot, task-res, the adapters).
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class PrecomputedModel(Model):
         return {**super().describe(), "precomputed": True}
 
     def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:
-        """The vectors (K, D) of some classes; a template other than the default cannot be filled in afterwards."""
+        """The vectors (K, D) of some classes; only for the default template."""
         if not self.classes:
             raise InputError(
-                f"{self.name!r} has neither a text tower nor class vectors: give PrecomputedModel(…, class_vectors="
+                f"{self.name!r} has neither a text encoder nor class vectors: use PrecomputedModel(…, class_vectors="
                 "{name: vector}), or load the model itself with load_model. The tuning methods linear-probe and "
                 "centroids need neither."
             )
         if tuple(templates) != (DEFAULT_TEMPLATE,):
             raise InputError(
-                f"{self.name!r} holds class vectors as they were computed, and cannot put names into the template "
-                f"{templates[0]!r}. Compute the vectors with that template, and leave it out here."
+                f"{self.name!r} has precomputed class vectors, so the template {templates[0]!r} cannot be used. "
+                "Compute the vectors with that template, and remove it here."
             )
         finder = ClassFinder(self.classes)
         places = [finder.find(name) for name in classes]
@@ -84,16 +84,16 @@ class PrecomputedModel(Model):
             raise InputError("class_vectors must be {name: vector}, or (names, array) with one row per name.")
         check_classes(names, warn=False)
         if len(names) != len(rows):
-            raise InputError(f"class_vectors has {len(names)} names for {len(rows)} vectors: give one row per name.")
+            raise InputError(f"class_vectors has {len(names)} names for {len(rows)} vectors: pass one row per name.")
         if len(set(names)) < len(names):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise InputError(f"class_vectors holds the name {twice!r} more than once: give each class its own name.")
+            raise InputError(f"class_vectors has the name {twice!r} more than once: give each class its own name.")
         try:
             array = torch.stack(
                 [torch.as_tensor(native_array(row) if isinstance(row, np.ndarray) else row) for row in rows]
             )
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"class_vectors are not one vector of numbers for each name: {error}") from error
+            raise InputError(f"class_vectors must have one vector of numbers per name: {error}") from error
         if array.ndim != 2:
-            raise InputError(f"class_vectors must hold one vector for each name, got shape {tuple(array.shape)}.")
+            raise InputError(f"class_vectors must have one vector per name, got shape {tuple(array.shape)}.")
         return tuple(names), check_features(array, self, "class_vectors")

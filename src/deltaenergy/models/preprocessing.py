@@ -1,7 +1,7 @@
 """PIL image -> pixel array, as the model was trained: resize the short side, centre crop, scale, normalise.
 
 Equal to transformers' processors of CLIP, SigLIP, Chinese-CLIP and ALIGN (Pillow form) with Pillow before 13 (see
-`resized`), written out so that it runs in worker threads without building the processor's machinery for each image.
+`resized`), written out to run in worker threads without the overhead of the processor.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Preprocessing:
         """The photometric part: a framed RGB image -> normalised float32 array (3, H, W)."""
         bytes_ = np.asarray(image)
         pixels = np.empty((3, *bytes_.shape[:2]), np.float32)
-        # There are but 256 values of each channel: to look them up takes a sixth of the time.
+        # Each channel has only 256 values: a lookup takes a sixth of the time.
         for channel, levels in enumerate(_levels(self.mean, self.std)):
             np.take(levels, bytes_[:, :, channel], out=pixels[channel], mode="clip")  # "raise" would copy
         return pixels
 
     def picture(self, pixels: npt.NDArray[np.float32]) -> Image.Image:
-        """What the model saw: a normalised array (3, H, W) as the RGB image that `normalise` was given."""
+        """The image as the model saw it: the inverse of `normalise`."""
         values = pixels * np.asarray(self.std, np.float32)[:, None, None]
         values += np.asarray(self.mean, np.float32)[:, None, None]
         return Image.fromarray((255 * values).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
@@ -89,19 +89,19 @@ class Preprocessing:
     def from_processor_config(
         cls, config: Any, where: str, *, crops: bool = True, offset: bool = False
     ) -> Preprocessing:
-        """From the `preprocessor_config.json` that travels with a checkpoint (old and new spellings).
+        """From the `preprocessor_config.json` of a checkpoint (old and new spellings).
 
         Args:
             config: the file's content.
             where: the file, for messages.
-            crops: whether the family's processor crops where the file does not say.
+            crops: whether the family's processor crops by default.
             offset: whether it is a processor of EfficientNet's kind, which can map pixels to −1 … 1 by
                 `rescale_factor` 1/127.5 and `rescale_offset`, and divide by `image_std` once more with `include_top`.
         """
         place = Where(where)
         _CONFIG(config, place)
         if not (config.get("do_resize", True) and config.get("do_rescale", True)):
-            raise ArtifactError(f"{where}: do_resize and do_rescale must be true; CLIP cannot do without.")
+            raise ArtifactError(f"{where}: do_resize and do_rescale must be true.")
         shifted = offset and config.get("rescale_offset", False)
         steps = 127.5 if shifted else 255
         if abs(steps * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
@@ -115,7 +115,7 @@ class Preprocessing:
         if not isinstance(crop, int):
             if crop[0] != crop[1]:
                 raise ArtifactError(
-                    f"{where}: a crop of {crop[0]} × {crop[1]} is not square; only square ones are supported."
+                    f"{where}: a crop of {crop[0]} × {crop[1]} is not square; only square crops are supported."
                 )
             crop = crop[0]
         mean, std = (
@@ -137,14 +137,13 @@ class Preprocessing:
 def resized(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
     """`image` resized to (width, height), first in width, then in height, with every version of Pillow.
 
-    Levels are rounded between the two passes, and Pillow 13 takes the cheaper pass first: for many tall images another
-    one than all versions before. Features must not depend on it, or stores and detectors would be read with other
-    pixels under the same fingerprint.
+    Values are rounded between the two passes, and Pillow 13 runs the cheaper pass first, unlike earlier versions.
+    Features must not depend on it, or stores and detectors would be read with other pixels under the same fingerprint.
     """
     return image.resize((size[0], image.height), resample).resize(size, resample)
 
 
-# No tower takes larger images, and larger ones would fill the memory.
+# No tower takes larger images, and they would fill the memory.
 _PIXELS = whole(1, 10**4)
 _SWITCHES = ("do_resize", "do_rescale", "do_center_crop", "do_normalize", "rescale_offset", "include_top")
 _CONFIG = record(
@@ -182,7 +181,7 @@ def _side(value: Any, where: Where, *, shortest: bool) -> int | tuple[int, int]:
 
 
 def _without_ends(image: Image.Image) -> Image.Image:
-    """The middle of an extremely long image; any other as it is."""
+    """The middle of an extremely long image; other images unchanged."""
     width, height = image.size
     longest = LONGEST_RATIO * min(width, height)
     if max(width, height) <= longest:

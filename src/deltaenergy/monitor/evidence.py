@@ -1,10 +1,10 @@
-"""Evidence that images have changed: two bets and later starts of each, none of which can win for long by luck.
+"""Evidence that images have changed: two bets, and later starts of each.
 
 **The rate bet: are more images rejected than the calibration allows?** Of n calibration scores k are below the
 threshold. The share of known images below it then has the law Beta(k + 1, n − k) (order statistics), or is bounded by
 it (ties; a threshold that was fixed beforehand: Clopper and Pearson, Biometrika 1934). So it is at most q, the 1 − δ
-quantile (`thresholds.upper_share`), but for a probability of δ. Against "at most q" one bets on every image: with
-X_s = 1 if image s is rejected, and a stake λ in [0, 1/q),
+quantile (`thresholds.upper_share`), except with probability δ. Against "at most q" one bets on every image: with X_s =
+1 if image s is rejected, and a stake λ in [0, 1/q),
 
     E_t(λ) = ∏ (1 + λ(X_s − q)),      E_t = the mean of E_t(λ) over λ in [0, 1/q)
 
@@ -13,7 +13,7 @@ probability of at most α (Ville 1939). With λ = (w − q) / (q(1 − q)) the m
 
     E_t = ∫_q^1 (w/q)^f ((1 − w)/(1 − q))^(t − f) dw / (1 − q)
 
-so the two counts are all there is to remember.
+so only the two counts must be stored.
 
 **The conformal martingale: do scores still rank among earlier scores as at random?** It finds small shifts. The
 reference grows: m is the number of calibration scores and of all images so far. The smoothed p-value
@@ -45,14 +45,14 @@ L_i(λ) by which image i multiplies a bet of kind λ (a stake of a grid, an expo
 *Why false alarms stay bounded.* The fortune that started at s is 1 before, and multiplied by L_i(λ) ≥ 0 afterwards. If
 nothing has changed, L_i(λ) has a mean of at most 1 given all images before, so each of these fortunes is a non-negative
 supermartingale from 1. The weights are fixed beforehand and sum to 1, and a mean of such is such: so is N_t. It ever
-reaches 1/α with a probability of at most α. Nothing is chosen by what was seen.
+reaches 1/α with a probability of at most α. Nothing is chosen from the data.
 
-*In bounded room.* All that is bet on λ has the same factor, whenever it started: the sum is one number for each λ,
+*In bounded memory.* All bets on λ have the same factor, whenever they started: the sum is one number for each λ,
 
     A_t = A_{t−1} L_t + w_{t+1},      A_0 = w_1,      R_t = the mean over λ of A_t(λ) + g(t + 1)
 
-(what is to start with the next image is counted as bet already, which changes no sum). That is the sum of Shiryaev
-and Roberts, with weights that make it a fair game forever.
+(what starts with the next image already counts as bet, which changes no sum). That is the sum of Shiryaev and Roberts,
+with weights that make it a fair game forever.
 
 **When it changed.** Of all starts and kinds of bet, the one with the largest fortune ∏_{i = s..t} L_i(λ) is the most
 likely: up to the factor of no change, that product is the likelihood of a change at s. For each λ the best start moves
@@ -80,16 +80,16 @@ EXPONENTS = (np.arange(50) + 0.5) / 50
 # a: the smaller, the less a late start costs, and the more an early one. log(1/w_s) is 12 at s = 5,000, and 18 at a
 # million.
 DECAY = 0.2
-# More cells than this say nothing more, and take room.
+# More cells than this add nothing and take memory.
 MOST_CELLS = 1000
 _CALIBRATION_LOTS, _IMAGE_LOTS = 0, 1
-# Terms of a series that falls are added until they are this small compared with the first.
+# Terms of a decreasing series are added until they are this small relative to the first.
 _NEGLIGIBLE = 1e-18
 _CHUNK, _ROWS = 256, 4096
 
 
 def count_below(ascending: Floats, threshold: float) -> int:
-    """k, the number of calibration scores below the threshold; of several equal to it, all but one count as below."""
+    """k, the number of calibration scores below the threshold; of several ties, all but one count as below."""
     below = int(np.searchsorted(ascending, threshold, side="left"))
     return max(below, int(np.searchsorted(ascending, threshold, side="right")) - 1)
 
@@ -97,10 +97,11 @@ def count_below(ascending: Floats, threshold: float) -> int:
 def log_rate_evidence(flagged: int, images: int, bound: float) -> float:
     """The logarithm of E_t for q = `bound`. It falls with every image that is not rejected."""
     f, m, q = flagged, images - flagged, bound
-    if q >= 1:  # nothing can be more than all
+    if q >= 1:  # more than all is impossible
         return 0.0
     if f <= q * (images + 1):
-        # By parts, again and again: E = Σ_j ((1 − q)/q)^j · f!/(f − j)! · m!/(m + j + 1)!, whose terms fall.
+        # By repeated integration by parts: E = Σ_j ((1 − q)/q)^j · f!/(f − j)! · m!/(m + j + 1)!, with decreasing
+        # terms.
         return math.log(_falling_sum((1 - q) / q, f, m + 2)) - math.log(m + 1)
     # E = B(f + 1, m + 1) · P(Binomial(t + 1, q) ≤ f) / (q^f (1 − q)^(m + 1)), from the small other tail.
     beta = math.lgamma(f + 1) + math.lgamma(m + 1) - math.lgamma(images + 2)
@@ -127,10 +128,10 @@ def log_rate_bets(flagged: Floats, bound: float) -> Floats:
 
 
 class ScoreCells:
-    """Places between calibration scores, and how many images have fallen into each.
+    """Intervals between calibration scores, and how many images fell into each.
 
     Attributes:
-        weights: of n + 1 places between calibration scores, how many belong to each cell.
+        weights: of the n + 1 intervals between calibration scores, how many belong to each cell.
         counts: images by cell.
     """
 
@@ -146,9 +147,9 @@ class ScoreCells:
         self._seed = seed
 
     def p_values(self, scores: Floats) -> Floats:
-        """The p-value of each image in turn; every one then belongs to the reference. NaN is below all."""
+        """The p-value of each image in turn; each image then joins the reference. NaN is below all."""
         number = int(self.counts.sum())
-        # Four numbers belong to each image, by its number: images may come in batches of any size.
+        # Four random numbers per image, by its number, so batches may have any size.
         lots = np.random.Generator(np.random.Philox(key=[self._seed, _IMAGE_LOTS], counter=number)).random(
             (len(scores), 4)
         )
@@ -183,7 +184,7 @@ def log_shift_bets(log_p: Floats) -> Floats:
 
 
 def log_weight(start: int) -> float:
-    """The logarithm of w_s, without the loss of digits of a difference."""
+    """The logarithm of w_s, without cancellation."""
     return -DECAY * math.log(start) + math.log(-math.expm1(-DECAY * math.log1p(1 / start)))
 
 
@@ -232,7 +233,7 @@ def _with_waiting(logs: Floats, images: Ints) -> Floats:
 
 
 def _log_mean(logs: Floats) -> Floats:
-    """Of each row, the logarithm of the mean of what these are the logarithms of."""
+    """The log-mean-exp of each row."""
     top = logs.max(axis=1, keepdims=True)
     return np.asarray((top + np.log(np.exp(logs - top).mean(axis=1, keepdims=True)))[:, 0])
 

@@ -1,8 +1,8 @@
 """`Monitor`: raises an alarm when images no longer look like the calibration images, with bounded false alarms.
 
 Two tests use every verdict, each with half of α (evidence.py): a bet on the rate of rejected images, which is wrong
-with a probability of at most α/2 + δ at any time, and a conformal martingale for small shifts, at most α/2. So whatever
-the number of images, known images like those of the calibration raise an alarm with probability at most α + δ.
+with a probability of at most α/2 + δ at any time, and a conformal martingale for small shifts, at most α/2. So known
+images like those of the calibration ever raise an alarm with probability at most α + δ.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource
@@ -29,7 +30,7 @@ from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, check_writable
+from deltaenergy.files import check_writable, lock_folder
 from deltaenergy.monitor.evidence import (
     EXPONENTS,
     STAKES,
@@ -42,8 +43,16 @@ from deltaenergy.monitor.evidence import (
     log_shift_bets,
     log_shift_evidence,
 )
-from deltaenergy.monitor.history import LONGEST_NAME, FlaggedImage, History
-from deltaenergy.monitor.state import check_version, read_state, restore, state_of, write_state
+from deltaenergy.monitor.state import (
+    LONGEST_NAME,
+    FlaggedImage,
+    History,
+    check_version,
+    read_state,
+    restore,
+    state_of,
+    write_state,
+)
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:
@@ -57,19 +66,19 @@ LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Status:
-    """Where a monitor stands; `str()` says it in words.
+    """State of a monitor; `str()` gives it as text.
 
     Attributes:
-        images: how many were seen.
-        flagged: how many of them the detector rejected.
-        bound: q, the share of known images that are rejected at most, with probability 1 − δ; 1 for a detector from
-            class names alone, of which nothing is known: then there is no alarm.
-        evidence: of each test, the logarithm to base 10 of what its stake of 1 has become.
-        highest: the largest that it ever was.
-        alarm_level: where the alarm is raised, log10(2/α).
-        alarms: of each test, the number of the image that raised it, or None.
+        images: number of images seen.
+        flagged: number of rejected images.
+        bound: q, the largest share of known images that is rejected, with probability 1 − δ; 1 for a detector from
+            class names, which never raises an alarm.
+        evidence: log10 of each test's evidence, which starts at 1.
+        highest: the largest evidence so far.
+        alarm_level: evidence that raises the alarm, log10(2/α).
+        alarms: number of the image that raised each test's alarm, or None.
         changed: whether a test has raised an alarm; it stays raised.
-        since: about how many images came before the change, as the first alarm found it; None without an alarm.
+        since: about how many images came before the change, estimated at the first alarm; None without an alarm.
         most_false: α + δ.
     """
 
@@ -90,7 +99,7 @@ class Status:
         return self.flagged / max(1, self.images)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, the rate and the words, as JSON values."""
+        """The fields, the rate and the text, as JSON values."""
         return {**asdict(self), "rate": self.rate, "text": str(self)}
 
     def __str__(self) -> str:
@@ -101,9 +110,7 @@ class Status:
             "rejected"
         )
         if self.bound == 1:
-            return (
-                f"{seen}. There are no known images to compare with, so no change can be found: calibrate the detector."
-            )
+            return f"{seen}. There are no known images to compare with: calibrate the detector to detect changes."
         seen += f"; calibration allows up to {percent(round(self.bound, 3))}"
         sure = f"The probability of a false alarm, over all time, is at most {percent(round(self.most_false, 6))}."
         if not self.changed:
@@ -115,16 +122,16 @@ class Status:
 
 
 class Monitor(HasRepr):
-    """Watches a detector's verdicts, one after the other, for a change of the incoming images.
+    """Watches a detector's verdicts for a change of the incoming images.
 
-    Give every image once, in the order in which they come. An alarm stays: recalibrate with images of the new kind,
-    and start a new monitor.
+    Pass every image once, in order. Alarms are permanent: recalibrate with images of the new kind and start a new
+    monitor.
 
     Args:
-        detector: with one threshold for all classes. From class names alone, its rejected images are counted, and no
-            alarm is raised.
+        detector: with one threshold for all classes. For a detector from class names, rejected images are counted, and
+            no alarm is raised.
         alpha: the probability of a false alarm, over all time.
-        delta: how probable it may be that the calibration images misled about the rate; added to `alpha`.
+        delta: added to `alpha`, to allow for an unlucky calibration sample.
         seed: random seed for breaking ties.
     """
 
@@ -132,7 +139,7 @@ class Monitor(HasRepr):
         _check_settings(alpha, delta, seed)
         _check_detector(detector)
         self.detector, self.alpha, self.delta, self.seed = detector.prepare(), alpha, delta, seed
-        # Which detector this is, of which calibration.
+        # Identifies the detector and its calibration.
         self.version = version_of(detector)
         self._scores = scores = detector.calibration_scores
         self.bound = 1.0
@@ -153,20 +160,17 @@ class Monitor(HasRepr):
 
     @property
     def alarm_level(self) -> float:
-        """log(2/α): where each test raises its alarm."""
+        """log(2/α), the evidence that raises an alarm."""
         return math.log(2 / self.alpha)
 
-    def add(self, verdicts: Iterable[Verdict], *, files: bool = True) -> Monitor:
-        """Use verdicts of this detector, in the order in which they came.
-
-        `files`: whether their ids may be opened as files, to show the images on a page.
-        """
+    def add(self, verdicts: Iterable[Verdict]) -> Monitor:
+        """Use verdicts of this detector, in order."""
         rows = [(verdict.path, verdict.label, verdict.score) for verdict in verdicts]
         ids, labels, scores = zip(*rows) if rows else ((), (), ())
-        return self.observe(ids, labels, scores, files=files)
+        return self.observe(ids, labels, scores)
 
     def watch(self, images: Any, *, batch_size: int = 32) -> list[Unreadable]:
-        """Judge images by the detector and use the verdicts, or those of a table; returns unreadable images."""
+        """Classify images with the detector, or read a table, and use the verdicts; returns unreadable images."""
         if holds_verdicts(images):
             self.read(images)
             return []
@@ -179,25 +183,27 @@ class Monitor(HasRepr):
     def read(self, table: Any) -> Monitor:
         """Use the rows of a table: a file that `score --out` wrote, or a pandas, polars or Arrow table like it.
 
-        Verdicts are formed again from the scores. A table whose p-values are not this detector's is refused, and so is
-        one that has none.
+        Verdicts are computed again from the scores. A table without p-values of this detector is refused.
         """
         rows = read_verdicts(table)
         check_own(rows, self.detector)
         return self.observe(rows.paths, rows.labels, rows.scores)
 
     def observe(self, ids: Sequence[str], labels: Sequence[str], scores: Any, *, files: bool = True) -> Monitor:
-        """`add` from names, classes and scores."""
+        """`add` from names, classes and scores.
+
+        `files`: whether their ids may be opened as files, to show the images on a page.
+        """
         values = np.asarray(scores, dtype=np.float64)
         if values.ndim != 1 or not len(ids) == len(labels) == len(values):
             raise InputError(
-                f"observe needs one id, label and score for each image, got {len(ids)} ids, {len(labels)} labels and "
-                f"scores of shape {values.shape}."
+                f"observe needs one id, label and score per image, got {len(ids)} ids, {len(labels)} labels and scores "
+                f"of shape {values.shape}."
             )
         known = set(self.detector.classifier.classes)
         strange = next((label for label in labels if label not in known), None)
         if strange is not None:
-            raise InputError(f"{strange!r} is not a class of this detector: these are verdicts of another one.")
+            raise InputError(f"{strange!r} is not a class of this detector: these verdicts come from another detector.")
         if len(self._scores) and self.detector.calibration_scores is not self._scores:
             raise InputError("The detector was recalibrated after this monitor started: start a new one.")
         with self._adding:
@@ -206,7 +212,7 @@ class Monitor(HasRepr):
 
     def _observe(self, ids: Sequence[str], labels: Sequence[str], values: Any, files: bool) -> None:
         flags = self.detector.rejects(values)
-        # Added up one by one, so that batches of any size give the same bits.
+        # Added one by one, so batches of any size give the same bits.
         log_p = np.log(self.cells.p_values(values)) if len(self._scores) else np.zeros(len(values))
         logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
         shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
@@ -222,7 +228,7 @@ class Monitor(HasRepr):
                 self.highest[test] = max(self.highest[test], evidence)
                 if self.alarms[test] is None and evidence >= self.alarm_level:
                     if not self.changed:
-                        # Decided once: later images may hold other changes.
+                        # Decided once: later images may have other changes.
                         self.since = int(restarts[test][1][i])
                     self.alarms[test] = self.images
             self.log_p = float(logs[i])
@@ -236,7 +242,7 @@ class Monitor(HasRepr):
 
     @property
     def status(self) -> Status:
-        """Where it stands now."""
+        """The current state."""
         first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),
@@ -256,7 +262,7 @@ class Monitor(HasRepr):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the state to one small JSON file; of what exists, only a state of the same detector is replaced."""
+        """Write the state to a small JSON file; replaces only a state of the same detector."""
         with _lock_of(path):
             if os.path.lexists(path):
                 check_version(read_state(path), self.version, path)
@@ -264,7 +270,7 @@ class Monitor(HasRepr):
 
     @classmethod
     def load(cls, path: str | Path, detector: Detector) -> Monitor:
-        """Resume from a saved state; the detector must be the one that it was saved with."""
+        """Resume from a saved state of the same detector."""
         state = read_state(path)
         monitor = cls(detector, alpha=state["alpha"], delta=state["delta"], seed=state["seed"])
         check_version(state, monitor.version, path)
@@ -283,11 +289,10 @@ class Monitor(HasRepr):
         seed: int | None = None,
         on: str | On = "auto",
     ) -> Iterator[Monitor]:
-        """The monitor of a state file, new if there is none; the file is locked for the block, and written after it.
+        """Open or create the monitor of a state file; the file is locked for the block and written after it.
 
-        The detector may be given by its folder, and is then loaded as `on` says. Settings are those of the file; ones
-        that are given must be the same. Should the block fail, the state is written all the same: those images were
-        seen.
+        A detector given as a folder is loaded as `on` says. Settings come from the file; arguments must agree with it.
+        If the block fails, the state is still written: those images were seen.
         """
         settings = {"alpha": alpha, "delta": delta, "seed": seed}
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
@@ -301,8 +306,8 @@ class Monitor(HasRepr):
                 for name, value in given.items():
                     if value != getattr(monitor, name):
                         raise InputError(
-                            f"{state} was started with {name} {getattr(monitor, name):g}, not {value:g}: a bound "
-                            f"cannot change on the way. Remove `{name}`, or start another state file."
+                            f"{state} was started with {name} {getattr(monitor, name):g}, not {value:g}: it cannot "
+                            f"change later. Remove `{name}`, or start another state file."
                         )
             else:
                 monitor = cls(detector, **given)
@@ -323,12 +328,12 @@ class Monitor(HasRepr):
         }
 
 
-def _lock_of(path: str | Path) -> FolderLock:
-    return FolderLock(Path(os.path.realpath(path)).parent)
+def _lock_of(path: str | Path) -> AbstractContextManager[None]:
+    return lock_folder(Path(os.path.realpath(path)).parent)
 
 
 def _name(text: str) -> str:
-    """A name as a file of text can hold it: those that are sent to a service may be anything."""
+    """A name that a text file can contain: names sent to a service may be anything."""
     return text[:LONGEST_NAME].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -355,6 +360,6 @@ def _check_detector(detector: Detector) -> None:
         )
     if known.guarantee.trained:
         raise InputError(
-            "The classifier of this detector was trained on the images that set its threshold, so new images look "
-            "changed without any change: calibrate it on other images."
+            "The classifier of this detector was trained on the images that set its threshold, so new images would "
+            "look changed: calibrate it on other images."
         )

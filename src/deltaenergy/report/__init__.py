@@ -1,7 +1,7 @@
 """Reports: one HTML file each, for light and dark screens, phones and paper; nothing is loaded from the network.
 
-`write_report(results, "report.html")` writes the page that belongs to what it is given. The pieces serve other pages
-too: `charts` (SVG), `page` (sections, tables, key figures), `html` (escaping); none imports torch.
+`write_report(results, "report.html")` writes the page for the results it gets. Other pages use the same pieces:
+`charts` (SVG), `page` (sections, tables, key figures), `html` (escaping); none imports torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HasPage(Protocol):
 
 
 def check_report(path: str | Path, argument: str = "path", endings: Sequence[str] = PAGES) -> None:
-    """Raise `InputError` for a report that could not be written, before the work rather than after it."""
+    """Raise `InputError` for a report that could not be written, before the work."""
     if Path(path).suffix.lower() not in endings and not Path(path).is_dir():
         raise InputError(f"`{argument}` {path}: the name must end in {' or '.join(endings)}.")
     check_writable(path, argument=argument)
@@ -51,16 +51,16 @@ def write_report(
     command: str | None = None,
     more: Sequence[Section] = (),
 ) -> None:
-    """Write a report that opens offline in any browser. Where it cannot be written, it is kept elsewhere.
+    """Write a report that opens offline in any browser. If `path` cannot be written, it is saved elsewhere.
 
     Args:
         results: what `evaluate`, `compare`, `score`, `Detector.predict` or `explain` returned, a monitor, or a folder
             of benchmark results, which can also be written as Markdown (.md) or LaTeX (.tex).
         path: the file.
-        detector: the one that made the verdicts of `Detector.predict`.
-        title: instead of the usual one.
+        detector: the detector that made the verdicts of `Detector.predict`.
+        title: replaces the default title.
         command: what the user typed.
-        more: further sections for an evaluation, such as `explanation.page.mistakes_section` makes one.
+        more: further sections for an evaluation, such as `explanation.page.mistakes_section`.
     """
     from deltaenergy.benchmarks.results import Results
     from deltaenergy.detector.detector import Detector

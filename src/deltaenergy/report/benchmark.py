@@ -1,4 +1,4 @@
-"""The report on a results folder: the paper's tables beside its own figures, curves, and what was skipped."""
+"""The report on a results folder: results next to the paper's numbers, curves, and what was skipped."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from deltaenergy.report.page import table as html_table
 from deltaenergy.report.words import count
 from deltaenergy.scores.registry import list_scores
 
-# More curves than this in one chart cannot be told apart.
+# Readers cannot distinguish more curves than this in one chart.
 MOST_CURVES = 8
 MOST_HISTOGRAMS = 6
 # A radar of fewer axes shows less than a table.
 FEWEST_AXES = 3
-# What the paper's tables call the zero-shot classifier.
+# The zero-shot classifier's name in the paper's tables.
 PAPERS_MODEL = "ZS CLIP"
 
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """All cells of one benchmark with one model, protocol and limit, and the record of what was skipped."""
+    """All cells of one benchmark with one model, protocol and limit, and what was skipped."""
 
     record: dict[str, Any]
     cells: list[Cell]
@@ -61,13 +61,13 @@ class BenchmarkRun:
 
     @functools.cached_property
     def spec(self) -> BenchmarkSpec | None:
-        """The benchmark as it was run, if it is one of the package's, or of another that is installed."""
+        """The benchmark as it was run, if it is installed."""
         name = self.record["benchmark"]
         return self.protocol.applied_to(load_spec(name)) if name in benchmark_names() else None
 
     @property
     def title(self) -> str:
-        """What tells it from the other runs of the folder."""
+        """What distinguishes it from the other runs in the folder."""
         limit = f", at most {self.record['limit']} images per set" if self.record["limit"] else ""
         protocol = "" if self.record["protocol"] == "standard" else f", protocol {self.record['protocol']}"
         return f"{self.record['title']} — {self.record['model']['name']}{protocol}{limit}"
@@ -82,12 +82,12 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
         cells[tuple(cell.identity[key] for key in keys)].append(cell)
     runs = [BenchmarkRun(record, cells[tuple(record[key] for key in keys)]) for record in results.runs()]
     if not any(run.cells for run in runs):
-        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench` first.")
+        raise InputError(f"{results.folder} has no finished benchmark. Run `deltaenergy bench` first.")
     return [run for run in runs if run.cells]
 
 
 def run_tables(run: BenchmarkRun) -> list[Table]:
-    """The paper's tables of the run's benchmark with what was measured, or a table of its own."""
+    """The paper's tables of this benchmark with the measured numbers, or a separate table."""
     name, spec = run.record["benchmark"], run.spec
     missing, limit = run.record.get("partial", {}), run.record["limit"]
     tables: list[Table] = []
@@ -101,14 +101,14 @@ def run_tables(run: BenchmarkRun) -> list[Table]:
 
 
 def _protocol_notes(run: BenchmarkRun) -> list[str]:
-    """Which protocol it is, and what in it flatters a method; nothing of the standard one."""
+    """The protocol, and what in it favours a method; empty for the standard protocol."""
     if run.record["protocol"] == STANDARD:
         return []
     return [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
 
 
 def _with_model(table: Table, model: str) -> Table:
-    """The paper's rows of zero-shot CLIP under the name of the model that was used."""
+    """The paper's zero-shot CLIP rows, under the name of the model that was used."""
 
     def named(label: str) -> str:
         return label.replace(PAPERS_MODEL, f"Zero-shot {model}")
@@ -162,7 +162,7 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
                 parts_of_axis: list[str] | None = None
                 for row in table.rows:
                     found = [value for i in positions if (value := row.measured[i]) is not None]
-                    # Methods are compared on the same data: all of it, or the same part.
+                    # Compare methods on the same data: all of it, or the same part.
                     parts_of_axis = parts_of_axis or [value.part for value in found]
                     if found and len(found) == len(positions) and parts_of_axis == [value.part for value in found]:
                         method = bare_names(row.method)
@@ -182,13 +182,13 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
         curves = [Curve(name, [], [], index=i) for i, name in enumerate(order)]
         cells: list[list[Child]] = [[name, *(f"{100 * axes[axis][name]:.1f}" for axis in axes)] for name in order]
         table_ = html_table(["method", *axes], cells, caption=title, numeric=frozenset(range(1, len(axes) + 1)))
-        said = f"{title}. Each axis goes from the least of all methods in the table (0) to the best (1)."
+        said = f"{title}. Each axis goes from the lowest value of all methods in the table (0) to the highest (1)."
         parts += [figure(join(radar_chart(list(axes), rows, title=title), legend(curves)), said), table_]
     return parts
 
 
 def bare_names(label: str) -> str:
-    """A row's methods without their parameters, by which it is the same row in tables with other settings."""
+    """A row's methods without parameters, to match the row in tables with other settings."""
     known = [*list_methods(), *list_scores()]
     return "/".join("+".join(part.name for part in parse(side, "method", known)) for side in cut(label, "/", "method"))
 
@@ -210,7 +210,7 @@ def _body(run: BenchmarkRun) -> list[Child]:
 
 
 def table_markup(table: Table) -> Markup:
-    """A table: measured figures, the paper's small beside them, the best in bold, notes below."""
+    """A table: measured numbers with the paper's in small print, the best in bold, notes below."""
     table, left_out = formats.measured_part(table, unmeasured_rows=True)
     best = [formats.best_rows(table, i) for i in range(len(table.columns))]
     rows: list[list[Child]] = []
@@ -236,7 +236,7 @@ def table_markup(table: Table) -> Markup:
 
 
 def _pairs(run: BenchmarkRun) -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
-    """For each case and pair of sets, the curves of each method (of its first seed)."""
+    """For each case and pair of sets, the curves of each method's first seed."""
     found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for cell in run.cells:
         for curves in cell.curves:
@@ -257,7 +257,7 @@ def _roc(run: BenchmarkRun) -> list[Markup]:
 
 
 def _histograms(run: BenchmarkRun) -> list[Markup]:
-    """Score distributions of the paper's own score, or the first method, in each pair of sets."""
+    """Score distributions of the paper's score, or of the first method, in each pair of sets."""
     charts = []
     for (case, closed, opened), methods in list(_pairs(run).items())[:MOST_HISTOGRAMS]:
         method = "delta-energy" if "delta-energy" in methods else next(iter(methods))
@@ -272,7 +272,7 @@ def _histograms(run: BenchmarkRun) -> list[Markup]:
 
 
 def _trade_off(run: BenchmarkRun) -> list[Markup]:
-    """OOD accuracy against AUROC: one dot per method, where accuracy differs between methods."""
+    """OOD accuracy against AUROC, one dot per method, if accuracy differs between methods."""
     by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in run.cells:
         for row in cell.rows:

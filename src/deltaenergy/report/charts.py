@@ -1,7 +1,7 @@
 """Charts as inline SVG: axes, curves with their legend, histograms in rows, trade-off scatter, radar.
 
-Colours are CSS classes of the page (`c0` to `c7`, chosen to be told apart by colour-blind readers), so that one
-drawing serves light, dark and print. Dashes and marker shapes repeat what the colours say.
+Colours are CSS classes of the page (`c0` to `c7`, distinct for colour-blind readers), so one drawing serves light, dark
+and print. Dashes and marker shapes repeat what the colours say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deltaenergy.report.words import percent
 
 Format = Callable[[float], str]
 
-# From this AUROC on, the corner is drawn again, enlarged.
+# From this AUROC on, the corner is also drawn enlarged.
 NEAR_PERFECT = 0.97
 # Wider charts than this take two columns of a page.
 WIDE = 450
@@ -51,7 +51,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """A number as short as it can be said: 0.5, 20, 1e-05."""
+    """A number in its shortest form: 0.5, 20, 1e-05."""
     return f"{value:.6g}".replace("-", "−")
 
 
@@ -69,13 +69,13 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; values outside are pushed to the edge, so that infinities can be drawn."""
+        """The pixel of a value; values outside are clipped to the edge, so infinities can be drawn."""
         share = (value - self.low) / (self.high - self.low) if can_divide(self.low, self.high) else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
 
 
 def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
-    """The range with a little room on both sides; values too close to be told apart get a range around them."""
+    """The range with a little room on both sides; nearly equal values get a range around them."""
     low, high = (min(max(-LARGEST, end), LARGEST) for end in (low, high))
     if not can_divide(low, high):
         size = max(abs(low), abs(high))
@@ -117,7 +117,7 @@ def _draw_axes(x_scale: Scale, y_scale: Scale, x: Axis, y: Axis) -> Markup:
 
 
 def svg(width: float, height: float, title: str, *content: Markup, description: str = "") -> Markup:
-    """A chart as one image for screen readers: its title and description are read in place of its marks."""
+    """A chart as one image for screen readers: its title and description are read instead of its marks."""
     label = f"{title}. {description}" if description else title
     css, box = "chart wide" if width > WIDE else "chart", f"0 0 {width:g} {height:g}"
     return tag("svg", *content, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=css)
@@ -128,12 +128,12 @@ def colour(index: int) -> str:
 
 
 def dash(index: int) -> str | None:
-    """A dash pattern that changes each time the colours begin again, and between neighbours."""
+    """A dash pattern that changes when the colours repeat, and between neighbours."""
     return DASHES[(index + index // COLOURS) % len(DASHES)] or None
 
 
 def marker(x: float, y: float, index: int, size: float = 4.5) -> Markup:
-    """A dot whose shape goes with its colour: circle, square, diamond, triangle."""
+    """A dot whose shape matches its colour: circle, square, diamond, triangle."""
     css, shape, half, reach = f"dot {colour(index)}", index % 4, size * 0.9, size * 1.3
     if shape == 0:
         return tag("circle", cx=x, cy=y, r=size, class_=css)
@@ -145,7 +145,7 @@ def marker(x: float, y: float, index: int, size: float = 4.5) -> Markup:
 
 
 def point_list(points: Sequence[tuple[float, float]]) -> str:
-    """Points as the `points` attribute of SVG lines and polygons wants them."""
+    """Points in the format of SVG's `points` attribute."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
@@ -217,7 +217,7 @@ def _draw_curve(curve: Curve, x: Axis, y: Axis) -> Markup:
 
 
 def legend(curves: Sequence[Curve], said: Mapping[str, str] | None = None) -> Markup:
-    """The curves by colour, dash and name, each with what is `said` of it."""
+    """The legend: colour, dash and name of each curve, with its text in `said`."""
     entries = []
     for curve in curves:
         css = f"curve {colour(curve.index)}"
@@ -241,7 +241,7 @@ def roc_panel(
     """ROC curves of the images called `closed` against those called `opened`, with their legend.
 
     `areas` are the AUROC by name, in the order of the legend; names without a curve are only in the text alternative.
-    `keep` marks that share, and where the curves are near the corner, it is drawn again, enlarged. `more` stands below.
+    `keep` marks that share; if the curves are near the corner, it is also drawn enlarged. `more` comes below.
     """
     closed, opened = isolated(closed), isolated(opened)
     said = {name: percent(area) for name, area in (areas or {}).items()}
@@ -258,12 +258,12 @@ def roc_panel(
     near = max((areas or {}).values(), default=0.0) >= NEAR_PERFECT
     corner = _corner(curves, keep) if keep is not None and near else None
     ranked = sorted(curves, key=lambda curve: list(said).index(curve.label)) if said else curves
-    note = tag("span", "AUROC beside each name", class_="sub") if said else None
+    note = tag("span", "AUROC next to each name", class_="sub") if said else None
     return figure(join(chart, corner, legend(ranked, said), more), join(heading or f"{closed} against {opened}", note))
 
 
 def _corner(curves: Sequence[Curve], keep: float) -> Markup | None:
-    """The upper left corner, enlarged: where all curves are near it, the whole square shows nothing."""
+    """The upper left corner, enlarged, for curves that are all near it."""
     reach = max(1 - keep, min(float(np.interp(keep, curve.y, curve.x)) for curve in curves))
     side = next((side for side in (0.02, 0.05, 0.1, 0.2) if side >= 1.5 * reach), None)
     if side is None:
@@ -308,7 +308,7 @@ def histogram_chart(
     description: str = "",
     width: float = 360,
 ) -> Markup:
-    """One histogram per row over a common axis, each to its own height, with the threshold through all of them."""
+    """One histogram per row over a common axis, each scaled to its own height, with the threshold through all."""
     finite = [np.clip(row.values[np.isfinite(row.values)], -LARGEST, LARGEST) for row in rows]
     if threshold is not None and math.isfinite(threshold):
         threshold = float(np.clip(threshold, -LARGEST, LARGEST))
@@ -325,14 +325,14 @@ def histogram_chart(
         x = axis(threshold)
         parts.append(tag("rect", x=axis.start, y=top, width=x - axis.start, height=bottom - top, class_="rejected"))
         parts.append(tag("line", x1=x, x2=x, y1=top - 16, y2=top, class_="threshold"))
-        # A side too narrow for its word goes without: the other side's says as much.
+        # A side too narrow for its word has none: the other side's word is enough.
         if x - axis.start > 8 * len(below):
             parts.append(tag("text", f"← {below}", x=x - 6, y=top - 7, class_="note end"))
         if axis.end - x > 8 * len(above):
             parts.append(tag("text", f"{above} →", x=x + 6, y=top - 7, class_="note"))
     for position, (row, values) in enumerate(zip(rows, finite)):
         base = top + row_height * (position + 1)
-        # The threshold leaves out the lines of text between the histograms.
+        # The threshold line skips the text between the histograms.
         if threshold is not None:
             x = axis(threshold)
             parts.append(tag("line", x1=x, x2=x, y1=base - row_height + 20, y2=base, class_="threshold"))
@@ -370,7 +370,7 @@ def _draw_histogram(
 
 
 def _bin_edges(low: float, high: float, threshold: float | None, bins: int) -> npt.NDArray[np.float64]:
-    """About `bins` equal bins over the range, one of which begins at the threshold, so that no bar stands across it."""
+    """About `bins` equal bins over the range; one starts at the threshold, so no bar crosses it."""
     step = (high - low) / bins
     if threshold is None or not math.isfinite(threshold):
         return np.linspace(low, high, bins + 1)
@@ -379,7 +379,7 @@ def _bin_edges(low: float, high: float, threshold: float | None, bins: int) -> n
 
 
 def _robust_extent(groups: Sequence[npt.NDArray[np.float64]], threshold: float | None) -> tuple[float, float]:
-    """The range that holds all but the outermost 0.2 % of each group: one wild score must not flatten the rest."""
+    """The range of all but the outermost 0.2% of each group, so one outlier does not flatten the rest."""
     bounds = [bound for group in groups if len(group) for bound in np.quantile(group, [0.002, 0.998])]
     if threshold is not None and math.isfinite(threshold):
         bounds.append(threshold)
@@ -399,7 +399,7 @@ class Point:
 def scatter_chart(
     points: Sequence[Point], x: Scale, y: Scale, *, title: str, size: tuple[float, float] = (560, 360)
 ) -> Markup:
-    """Dots with their names beside them: the trade-off between two metrics."""
+    """Dots with names: the trade-off between two metrics."""
     across = Axis(*extent([[p.x for p in points]], 0.08), start=52, end=size[0] - 22)
     up = Axis(*extent([[p.y for p in points]], 0.08), start=size[1] - 42, end=10)
     parts = [_draw_axes(x, y, across, up)]
@@ -414,7 +414,7 @@ def scatter_chart(
 def _place_label(
     text: str, x: float, y: float, width: float, lowest: float, taken: list[tuple[float, float, float]]
 ) -> Markup:
-    """The name right of its dot, or left of it near the edge; above or below where it would cover another name."""
+    """Place the name right of its dot, or left near the edge; above or below if it would cover another name."""
     length = 6.3 * len(text)
     on_left = x + 8 + length > width
     start = x - 8 - length if on_left else x + 8
@@ -432,7 +432,7 @@ def _place_label(
 def radar_chart(
     axes: Sequence[str], rows: Mapping[str, Sequence[float]], *, title: str, size: tuple[float, float] = (620, 400)
 ) -> Markup:
-    """One closed line per row over axes that go out from a centre, each from 0 to 1."""
+    """A radar chart: one closed line per row, axes from 0 (centre) to 1."""
     middle, radius = (size[0] / 2, size[1] / 2), size[1] / 2 - 52
     angles = [2 * math.pi * i / len(axes) - math.pi / 2 for i in range(len(axes))]
 

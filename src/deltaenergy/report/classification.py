@@ -1,4 +1,4 @@
-"""How well classes are named, in a report: per class, mix-ups, honest confidences, what rejecting buys."""
+"""Classification in a report: accuracy per class, confusions, calibration, risk and coverage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, figure, folded, table
 from deltaenergy.report.words import count, estimate, percent
 
-# Beyond so many classes a matrix cannot be read; the most frequent mistakes are listed instead.
+# With more classes than this, the most frequent mistakes are listed instead of a matrix.
 MOST_IN_MATRIX = 16
 MOST_LISTED = 30
 SHADES = 9
@@ -21,7 +21,7 @@ _WORDS = {Group.ID: "known images", Group.SHIFTED: "shifted images"}
 
 
 def classification_section(evaluation: Evaluation) -> Section | None:
-    """Everything about names, of the ID images and of those in another style; None if no image has a label."""
+    """The classification section, for known and shifted images; None if no image has a label."""
     found = classification(evaluation)
     if not found:
         return None
@@ -33,9 +33,9 @@ def classification_section(evaluation: Evaluation) -> Section | None:
 
 
 def quality_charts(found: Mapping[str, Classification], *, widest: bool = False) -> Markup:
-    """Reliability and risk–coverage, a curve each for everything that is given.
+    """Reliability and risk–coverage curves, one per entry.
 
-    With `widest`, risk and coverage are those of ID and open images together, where there are open ones.
+    With `widest`, risk and coverage include open images, if there are any.
     """
     return tag("div", _reliability(found), _risk(found, widest), class_="panels top")
 
@@ -81,7 +81,7 @@ def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
 
 
 def _class_table(one: Classification) -> Markup:
-    """The classes, the least accurate first; many are folded."""
+    """The classes, the least accurate first; long lists are folded."""
     rows: list[list[Child]] = [
         [row.name, f"{row.images:,}", estimate(row.accuracy)]
         for row in sorted(one.classes, key=lambda row: row.accuracy.value)

@@ -34,7 +34,7 @@ def comparison_page(comparison: Comparison, title: str | None = None) -> str:
         body = join(quality_charts(named, widest=True), _class_table(named))
         sections.append(Section("classes", "Classes", body))
     for position, (name, one) in enumerate(evaluations.items()):
-        scores = score_table(one.scores, one.thresholds, one.given_thresholds)
+        scores = score_table(one.scores, one.thresholds, one.calibrations)
         body = folded("Show", provenance_section(one.provenance, scores).body)
         sections.append(Section(f"made-{position}", f"How it was made: {isolated(name)}", body))
     date = str(evaluations[comparison.baseline].provenance["date"])[:10]
@@ -89,7 +89,7 @@ def _table_section(comparison: Comparison) -> Section:
 
 
 def _wide(caption: str, columns: list[Column], rows: list[list[Child]]) -> Markup:
-    """A table whose columns stand in groups: accuracy, AUROC, …"""
+    """A table with grouped columns: accuracy, AUROC, … …"""
     groups = [(metric_name(metric), len(list(some))) for metric, some in groupby(columns, key=lambda column: column[0])]
     names: list[Child] = ["detector", *(GROUP_WORDS[group] for _, group in columns)]
     numeric = frozenset(range(1, len(names)))
@@ -121,7 +121,7 @@ def _roc(comparison: Comparison) -> list[Markup]:
 
 
 def _class_table(named: Mapping[str, Classification]) -> Markup | None:
-    """Accuracy of each class, a column per detector, where the detectors differ most first."""
+    """Accuracy of each class, one column per detector, largest differences first."""
     found = {name: {row.name: row for row in one.classes} for name, one in named.items()}
     classes = list(dict.fromkeys(name for rows in found.values() for name in rows))
     if not classes:

@@ -1,4 +1,4 @@
-"""The report of an evaluation: what was asked and found, metrics, classes, curves, images, provenance."""
+"""The report of an evaluation: question and answer, metrics, classes, curves, images, provenance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
-from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
+from deltaenergy.evaluation.disagreement import disagreement_with, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.evaluation.summary import (
     KEPT,
@@ -50,10 +50,10 @@ from deltaenergy.report.words import (
 from deltaenergy.stats.metrics import Estimate
 
 GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}
-# More curves than this in one chart cannot be told apart.
+# Readers cannot distinguish more curves than this in one chart.
 MOST_CURVES = 8
 MOST_ROC_CHARTS = 6
-# With fewer images in a group, a share moves by more than three points with each of them.
+# With fewer images in a group, one image moves a share by more than three points.
 FEW = 30
 # Small evaluations show every image; larger ones a row of each kind.
 SHOW_ALL_UP_TO = 40
@@ -65,28 +65,27 @@ _SET_WORDS = {
     Group.OPEN: "images of none of the classes",
 }
 _HISTOGRAM_LEAD = (
-    "Each row of a histogram is one set of images; the further right its scores are, the more it looks like the "
-    "classes. "
+    "Each row of a histogram is one set of images. Scores further right mean that it looks more like the classes. "
 )
 _ROC_LEAD = (
-    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (across) and the "
-    "share of known images that it keeps (up). The closer to the upper left, the better; the dotted diagonal is chance."
+    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (x axis) and of "
+    "known images that it keeps (y axis). Closer to the upper left is better; the dotted diagonal is chance."
 )
 
 
 def evaluation_page(
     evaluation: Evaluation, folder: Path, title: str | None = None, more: Sequence[Section] = ()
 ) -> str:
-    """The whole report as one HTML document; `folder` is where it will lie, for its links to the files.
+    """The whole report as one HTML document; `folder` is where it will be saved, for its links to the files.
 
-    Sections that others made, `more`, stand after the images.
+    `more` sections come after the images.
     """
     provenance = evaluation.provenance
     metrics = [_metrics_section(evaluation), classification_section(evaluation), _roc_section(evaluation)]
-    # A few images come first; of many, the numbers do.
+    # With few images, the images come first; with many, the numbers.
     small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
     images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
-    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
+    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.calibrations)
     found = [
         _summary(evaluation),
         *([*images, *metrics] if small else [*metrics, *images]),
@@ -101,7 +100,7 @@ def evaluation_page(
 
 
 def _summary(evaluation: Evaluation) -> Section:
-    """Question, answer and key figures."""
+    """Question, answer and key numbers."""
     best = best_score(evaluation)
     fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
     few = "Too few images for reliable numbers."
@@ -146,7 +145,7 @@ def _found(evaluation: Evaluation) -> Child:
     said = [f"The class is right {' and '.join(named)}."] if named else []
     if opened := numbers.get((KEPT, Group.OPEN)):
         at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
-        if evaluation.primary in evaluation.given_thresholds:
+        if evaluation.primary in evaluation.calibrations:
             kept = shares.get((KEPT, Group.ID), percent(0))
             rule = evaluation.calibrations[evaluation.primary]
             which = (
@@ -193,7 +192,7 @@ def _noted(value: Estimate, text: str) -> str:
 
 
 def _metrics_section(evaluation: Evaluation) -> Section | None:
-    """Accuracy, then detection: against one open set in full, against several as an overview, the rest folded away."""
+    """Accuracy, then detection: in full for one open set, as an overview for several, the rest folded."""
     accuracy = _accuracy_table(evaluation)
     if not evaluation.detection:
         return Section("metrics", "Accuracy", accuracy) if accuracy else None
@@ -235,7 +234,7 @@ def _pairs_of(evaluation: Evaluation) -> dict[tuple[str, str], list[DetectionRow
 
 
 def _whole_groups(evaluation: Evaluation) -> list[str]:
-    """The names that stand for all ID sets and for all shifted sets."""
+    """The names for all ID sets together and all shifted sets together."""
     return [name for group in (Group.ID, Group.SHIFTED) if (name := whole_group(evaluation, group)) is not None]
 
 
@@ -246,7 +245,7 @@ def _notes(evaluation: Evaluation) -> list[str]:
     notes = [
         "Small numbers are 95% confidence intervals: bootstrap for detection, Wilson for accuracy. They cover only the "
         "uncertainty from the number of images. A dash means that all resamples agree: the sets are too small or too "
-        "easy to show more.",
+        "easy.",
         "AUROC: given one known (or shifted) and one unknown image, how often the score ranks the unknown one lower; "
         "50% is chance.",
         f"{fpr}: share of unknown images kept when {rate} of the known (or shifted) images are kept. {fpr_ood}: share "
@@ -254,8 +253,8 @@ def _notes(evaluation: Evaluation) -> list[str]:
     ]
     if len(evaluation.scores) > 1:
         notes.append(
-            "Scores are ranked by AUROC. Bold is the best in its column. Choosing a score by this table and then "
-            "quoting its number from this table is optimistic: confirm the choice on other images."
+            "Scores are ranked by AUROC. Bold is the best in its column. If you choose a score by this table, its "
+            "number here is optimistic: confirm the choice on other images."
         )
     return notes
 
@@ -314,7 +313,7 @@ def _primary_line(evaluation: Evaluation, specs: list[str]) -> frozenset[int]:
 def _roc_section(evaluation: Evaluation) -> Section | None:
     pairs = _pairs_of(evaluation)
     if len(pairs) > MOST_ROC_CHARTS:
-        # Of many sets, only what stands for a whole group is drawn; the others are in the tables.
+        # With many sets, only whole groups are drawn; the rest is in the tables.
         pairs = {key: rows for key, rows in pairs.items() if key[0] in _whole_groups(evaluation)}
     panels = [_roc(evaluation, rows) for rows in pairs.values()]
     return Section("roc", "ROC curves", tag("div", panels, class_="panels even"), _ROC_LEAD) if panels else None
@@ -349,13 +348,13 @@ def _all_images(evaluation: Evaluation) -> Section:
         for one in evaluation.sets
     ]
     lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
-    return Section("pictures", "All images", join(galleries), lead)
+    return Section("images", "All images", join(galleries), lead)
 
 
 def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
-    """Mistakes of every kind, the surest, and the closest calls.
+    """Mistakes of every kind, the most confident images, and borderline images.
 
-    Mistakes beyond the first of each kind are listed, with links from `folder`, where the page will lie.
+    Further mistakes of each kind are listed, with links relative to `folder`.
     """
     images = [image for one in evaluation.sets for image in judged_images(evaluation, one)]
     by_group = {group: [image for image in images if image.group is group] for group in Group}
@@ -393,24 +392,22 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
     return [
         Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold."),
-        Section("pictures", "Most and least confident images", galleries),
+        Section("images", "Most and least confident images", galleries),
     ]
 
 
 def _disagreement_section(evaluation: Evaluation) -> Section | None:
-    """The primary score beside the one least like it; None with a single score, or with hardly any image."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or len(where) < LEAST_IMAGES:
-        return None
+    """The primary score and the score that differs most from it; None with one score or very few images."""
+    place, values = pooled_scores(evaluation)
     primary = evaluation.primary
-    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
-    found = disagreements(values[primary], values[other], SHOWN)
+    if len(values) < 2 or len(values[primary]) < LEAST_IMAGES:
+        return None
+    found = disagreement_with(primary, values, SHOWN)
+    other, total = found.second, len(values[primary])
     images = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
     cards = []
-    for one in found:
-        if not one.difference:
-            continue
-        in_set, row = where[one.row]
+    for one in found.images:
+        in_set, row = place(one.row)
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
         cards.append(tag("li", card(images[id(in_set)][row], details=details)))
@@ -420,9 +417,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         if spec != primary
     ]
     body = join(
-        tag("ul", cards, class_="pictures")
-        if cards
-        else tag("p", f"{primary} and {other} rank these images the same."),
+        tag("ul", cards, class_="images") if cards else tag("p", f"{primary} and {other} rank these images the same."),
         table(
             ["score", "rank correlation"],
             sorted(alike, key=lambda row: float(str(row[1]))),
@@ -431,15 +426,15 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         ),
     )
     lead = (
-        f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
-        f"differ most between {primary} and {other}, the score whose ranking is least like its own. An image that "
-        "one score keeps and another rejects is worth a look."
+        f"Scores have different units, so the rank of an image among all {total:,} is compared. These images "
+        f"differ most between {primary} and {other}, the score whose ranking differs most from it. Check images that "
+        "one score keeps and another rejects."
     )
     return Section("disagreement", "Where two scores disagree most", body, lead)
 
 
 def _histogram_section(evaluation: Evaluation) -> Section:
-    """Small, and folded if there are several: figures come first, and few readers look at every score."""
+    """Small, and folded if there are several scores."""
     panels = _histograms(evaluation)
     body = tag("div", panels, class_="panels small-charts")
     if len(panels) > 1:
@@ -450,7 +445,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.thresholds[evaluation.primary] is None:
         return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
-    if evaluation.primary in evaluation.given_thresholds:
+    if evaluation.primary in evaluation.calibrations:
         return "The vertical line is the detector’s own threshold."
     return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
 
@@ -468,7 +463,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
-            x_label=f"{spec} (larger = more like the known)",
+            x_label=f"{spec} (larger = more like the known images)",
             threshold=evaluation.thresholds[spec],
             below=NONE_OF_THESE,
             above=KNOWN,

@@ -1,6 +1,6 @@
-"""HTML and SVG as nested calls. Text is escaped unless it is `Markup`, so that no class or file name can break a page.
+"""HTML and SVG as nested calls. Text is escaped unless it is `Markup`, so no class or file name can break a page.
 
-Nor can one turn its neighbours round: text with bidirectional controls stands in an isolate of its own (UAX #9).
+Text with bidirectional controls is put into its own isolate (UAX #9).
 
 >>> tag("p", "1 < 2", tag("b", "!"), class_="note")
 '<p class="note">1 &lt; 2<b>!</b></p>'
@@ -30,7 +30,7 @@ Attribute = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
-    """One element. `class_` and `stroke_width` become `class` and `stroke-width`; None and False leave one out."""
+    """One element. `class_` and `stroke_width` become `class` and `stroke-width`; None and False omit it."""
     parts = [name]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -67,7 +67,7 @@ def _number(value: int | float) -> str:
 
 
 def isolated(name: str) -> str:
-    """A name for use inside a longer text: its bidirectional controls, if it has any, end with it."""
+    """A name for use inside a longer text: its bidirectional controls end with it."""
     if not _BIDI.search(name):
         return name
     kept, depth = [], 0
@@ -83,6 +83,6 @@ def isolated(name: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without what UTF-8 or HTML cannot hold (lone surrogates, control characters), and isolated."""
+    """The text without lone surrogates and control characters, isolated."""
     kept = text.encode("utf-8", errors="replace").decode("utf-8")
     return isolated(_CONTROL.sub("\ufffd", kept))

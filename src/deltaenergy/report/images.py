@@ -19,12 +19,12 @@ from deltaenergy.report.words import count, percent, score_value
 
 # Twice the width at which they are shown, for dense screens.
 SIDE = 256
-# As many as one row of the page holds.
+# As many as fit in one row of the page.
 SHOWN = 8
 
 
 def file_link(item: ImageItem, page_folder: Path) -> str | None:
-    """The address of the image's file as seen from the page, or None if it has none that exists."""
+    """The URL of the image's file relative to the page, or None if there is no file."""
     source = item.path or Path(item.id)
     try:
         if not source.is_file():
@@ -33,7 +33,7 @@ def file_link(item: ImageItem, page_folder: Path) -> str | None:
         relative = os.path.relpath(full, os.path.abspath(page_folder))  # noqa: PTH100
     except ValueError:  # another drive, or a name that no file has
         return None
-    # The ./ keeps a name such as `http:x.jpg` from being taken for an address.
+    # The ./ keeps a name such as `http:x.jpg` from being read as a URL.
     return "./" + quote(os.fsencode(relative.replace(os.sep, "/")))
 
 
@@ -49,7 +49,7 @@ def jpeg_uri(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class JudgedImage:
-    """One image, what was said of it, and what it is where that is known."""
+    """One image with its verdict, and its true class if known."""
 
     item: ImageItem
     label: str
@@ -74,7 +74,7 @@ class JudgedImage:
 
     @property
     def missed(self) -> str:
-        """What the image is, in words, where the verdict missed it; else nothing, the verdict says it."""
+        """What the image is, in words, if the verdict is wrong; otherwise empty."""
         if not (self.wrongly_kept or self.wrongly_rejected or self.wrong_class):
             return ""
         if self.truth:
@@ -83,7 +83,7 @@ class JudgedImage:
 
     @property
     def named(self) -> str:
-        """What it was taken for, in words."""
+        """The verdict in words."""
         label = isolated(self.label)
         return f"closest class {label}" if self.is_ood else f"{label}, {percent(self.confidence, 0)}"
 
@@ -113,7 +113,7 @@ def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, 
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
-        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="pictures"),
+        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="images"),
     )
 
 
@@ -132,15 +132,15 @@ def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | Non
 
 
 def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
-    """An image with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
+    """An image with its verdict and a link to its file; without `embed` the file itself is shown."""
     name = PurePath(image.item.id).name or image.item.id
     judged = verdict_word(image.is_ood)
     source = thumbnail(image.item) if embed or link is None else link
     alternative = f"{isolated(name)}: {judged}, closest class {isolated(image.label)}"
     if source is None:
-        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
+        shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     else:
-        # What is inside the page is there at once, and printed; files are read when they come into sight.
+        # Embedded images load at once and are printed; files load when they come into view.
         waits = "lazy" if source == link else None
         shown = tag("img", src=source, alt=alternative, loading=waits, decoding="async", width=128, height=128)
     if link is not None:
@@ -157,4 +157,4 @@ def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, det
         tag("span", details, class_="file") if details else None,
         tag("a" if link else "span", name, class_="file", title=image.item.id, href=link),
     )
-    return tag("figure", shown, caption, class_="picture wrong" if image.missed else "picture")
+    return tag("figure", shown, caption, class_="image wrong" if image.missed else "image")

@@ -16,14 +16,14 @@ from deltaenergy.report.images import JudgedImage, card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
-# Classes in sight; the others are folded.
+# Number of classes shown; the others are folded.
 CLASSES_SHOWN = 12
-# Both charts share the axis of time, and stand one below the other.
+# Both charts share the time axis, one above the other.
 SIZE = (720, 300)
 
 
 def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, command: str | None = None) -> str:
-    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
+    """The whole page as one HTML document; `folder` is where it will be saved, for its links to the files."""
     detector, status = monitor.detector, monitor.status
     sections = [_summary(status)]
     if status.images:
@@ -60,8 +60,8 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
         title="Share of rejected images over time",
         size=SIZE,
         y_mark=(monitor.bound, "most"),
-        description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}, where "
-        f"{percent(monitor.bound)} is allowed for",
+        description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}; "
+        f"{percent(monitor.bound)} is allowed",
     )
     curves = [
         Curve("rate of none of these", ends, _tens([block.rate for block in blocks]), index=0),
@@ -78,8 +78,8 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
     )
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
-        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, it "
-        f"ever reaches the alarm line with probability at most {percent(status.most_false)}."
+        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, the "
+        "probability that it ever reaches the alarm line is at most {percent(status.most_false)}."
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),
@@ -125,7 +125,10 @@ def _classes(monitor: Monitor) -> Section:
 
     rest = rows[CLASSES_SHOWN:]
     body = join(shown(rows[:CLASSES_SHOWN]), folded(f"{len(rest):,} more", shown(rest)) if rest else None)
-    lead = f"The last {count(recent, 'image')} compared with all before; classes with more rejected images come first."
+    lead = (
+        f"The last {count(recent, 'image')} compared with all earlier images; classes with more rejected images "
+        "come first."
+    )
     return Section("classes", "Which classes", body, lead)
 
 
@@ -136,15 +139,15 @@ def _share(part: int, whole: int) -> str:
 def _images(flagged: Sequence[FlaggedImage], folder: Path) -> Section:
     cards = [tag("li", _card(one, folder)) for one in flagged]
     lead = f"The last {count(len(cards), 'rejected image')}, newest first."
-    return Section("pictures", "Which images", tag("ul", cards, class_="pictures"), lead)
+    return Section("images", "Which images", tag("ul", cards, class_="images"), lead)
 
 
 def _card(seen: FlaggedImage, folder: Path) -> Markup:
     if not seen.file:
-        # Its name came over the network: it must not lead to a file of this disk.
+        # Its name came over the network: it must not link to a file on this disk.
         said = [f"closest class {isolated(seen.label)}", f"score {score_value(seen.score)}", f"image {seen.number:,}"]
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
-        return tag("figure", tag("span", "not kept", class_="no-picture"), caption, class_="picture")
+        return tag("figure", tag("span", "not kept", class_="no-image"), caption, class_="image")
     item = ImageItem(seen.id, Path(seen.id))
     image = JudgedImage(item, seen.label, math.nan, seen.score, True)
     return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")

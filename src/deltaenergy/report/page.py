@@ -1,10 +1,10 @@
-"""The page around every report, one HTML file that loads nothing from anywhere, and how the report was made."""
+"""The page around every report: one HTML file that loads nothing, with how the report was made."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3
-# … and with more than these on paper, too.
+# Tables of more columns than this also do on paper.
 PAPER_ABOVE = 7
 # Longer lists of unreadable images are cut; the command line prints them all.
 MOST_LISTED = 100
@@ -29,7 +29,7 @@ MOST_LISTED = 100
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report with a heading of its own, and an entry in the page's navigation."""
+    """One part of a report, with a heading and an entry in the page's navigation."""
 
     id: str
     heading: str
@@ -39,7 +39,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """A key figure: what it is, its value, and a line that puts it into words."""
+    """A key number: its name, its value, and a line of text."""
 
     label: str
     value: str
@@ -47,9 +47,9 @@ class Tile:
 
 
 def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note: str = "", script: str = "") -> str:
-    """A whole HTML document, with a `script` of our own if it has one; no other can run, and nothing is fetched.
+    """A whole HTML document. Only our own `script` can run, and nothing is fetched.
 
-    `note` is for the footer, behind what stands there on every page.
+    `note` is added to the footer.
     """
     head = tag(
         "head",
@@ -79,7 +79,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
 
 
 def _policy(script: str) -> str:
-    """What a browser may do with the page: images from the file itself or the same disk, and the one script."""
+    """The content security policy: images from the page or the same disk, and our script."""
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: file: 'self'"]
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
@@ -113,10 +113,10 @@ def table(
     groups: Sequence[tuple[str, int]] = (),
     css: str = "",
 ) -> Markup:
-    """A table. `numeric` columns are right-aligned; `groups` are headings over so many columns each.
+    """A table. `numeric` columns are right-aligned; `groups` are headings with their number of columns.
 
-    Where it is wider than the screen it scrolls, its first column stays, and a shadow says that there is more. On a
-    phone, a table of many columns becomes one block per row, in which every value has its column's name.
+    A table wider than the screen scrolls; its first column stays, and a shadow shows that there is more. On a phone, a
+    table of many columns becomes one block per row, with the column name at each value.
     """
     over = [name for name, width in groups for _ in range(width)]
     labels = [
@@ -145,7 +145,7 @@ def table(
         tag("tbody", body),
         class_=" ".join(filter(None, names)) or None,
     )
-    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
+    # The wrapper takes the keyboard focus, so it can be scrolled without a mouse.
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
@@ -178,7 +178,7 @@ def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section
         label = "prompt template" if len(templates) == 1 else "prompt templates"
         entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
     if classifier.get("batch_dependent"):
-        entries.append(("note", "the result of an image depends on the others of its batch"))
+        entries.append(("note", "the result of an image depends on the other images of its batch"))
     entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
     if "limit" in provenance:
         entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))
@@ -213,7 +213,7 @@ def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
 
 
 def score_table(
-    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str] = frozenset()
+    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Collection[str] = ()
 ) -> Markup:
     """Each score with its formula, source and threshold; those in `given` came with a detector."""
     rows: list[list[Child]] = []
@@ -239,8 +239,8 @@ def detector_page(
     guarantee: Guarantee | NamesRule | None,
     script: str = "",
 ) -> str:
-    """A whole page about what a detector said: `sections`, and how the detector was made."""
-    from deltaenergy.evaluation.provenance import provenance_of  # imports torch
+    """A whole page about a detector's results: `sections`, and how the detector was made."""
+    from deltaenergy.evaluation.results import provenance_of  # imports torch
 
     promise = None if guarantee is None else str(guarantee)
     provenance = provenance_of(detector.classifier, command=command, guarantee=promise)

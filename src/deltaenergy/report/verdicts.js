@@ -56,12 +56,12 @@
   }
 
   const dialog = document.getElementById("large");
-  const picture = dialog.querySelector("img");
+  const large = dialog.querySelector("img");
   const caption = dialog.querySelector(".large-caption");
   let current = null;
 
   function visible() {
-    return Array.from(document.querySelectorAll("#pictures li[data-verdict]")).filter((li) => li.offsetParent);
+    return Array.from(document.querySelectorAll("#images li[data-verdict]")).filter((li) => li.offsetParent);
   }
 
   function enlarge(card) {
@@ -69,12 +69,12 @@
     const small = card.querySelector("img");
     const link = card.querySelector("a.enlarge");
     // A file that is gone, or that the browser cannot show, is shown as the small copy.
-    picture.onerror = () => {
-      picture.onerror = null;
-      if (small) picture.src = small.src;
+    large.onerror = () => {
+      large.onerror = null;
+      if (small) large.src = small.src;
     };
-    picture.src = link ? link.href : small ? small.src : "";
-    picture.alt = small ? small.alt : card.dataset.name;
+    large.src = link ? link.href : small ? small.src : "";
+    large.alt = small ? small.alt : card.dataset.name;
     caption.replaceChildren(...Array.from(card.querySelector("figcaption").cloneNode(true).childNodes));
     if (!dialog.open) dialog.showModal();
   }
@@ -85,7 +85,7 @@
     if (next) enlarge(next);
   }
 
-  document.getElementById("pictures").addEventListener("click", (event) => {
+  document.getElementById("images").addEventListener("click", (event) => {
     const card = event.target.closest("li[data-verdict]");
     if (!card || event.ctrlKey || event.metaKey || event.shiftKey || !event.target.closest(".enlarge")) return;
     event.preventDefault();

@@ -1,7 +1,7 @@
-"""The page of a detector's verdicts: by class, closest calls first, to be filtered, sorted and enlarged.
+"""The page of a detector's verdicts: by class, borderline first, with filters, sorting and enlarging.
 
-It works from a file, without network; without scripts too, which only filter, sort and enlarge. The images closest to
-the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
+It works from a file, offline; scripts only filter, sort and enlarge. The images closest to the threshold are inside the
+page as small copies; those beyond `EMBEDDED` are shown from their files.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.
 EMBEDDED = 800
-# Of each group so many are in sight; the others are folded.
+# Number of images shown per group; the others are folded.
 IN_SIGHT = 48
 SORTS = (
     ("", "by class, borderline first"),
     ("borderline", "borderline first"),
     ("low", "lowest score first"),
     ("high", "highest score first"),
-    ("unsure", "least sure of the class first"),
-    ("sure", "surest of the class first"),
+    ("unsure", "least confident of the class first"),
+    ("sure", "most confident of the class first"),
     ("name", "by name"),
 )
 DIALOG = (
@@ -55,7 +55,7 @@ def verdicts_page(
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will be, for its links to the files.
 
-    Where the verdicts bring no `items`, the images are found again by their paths.
+    Without `items`, the images are found by their paths.
     """
     known, fdr = detector.require_threshold(), verdicts.fdr
     images = verdicts.items or [ImageItem(path, Path(path)) for path in verdicts.paths]
@@ -76,7 +76,7 @@ def verdicts_page(
 
 
 def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dict[str, float]:
-    """For each class the score that divides *known* from *none of these*: its threshold, unless `fdr` decided.
+    """For each class, the score between *known* and *none of these*: its threshold, unless `fdr` decided.
 
     Then the line is the lowest score that was kept: p-values rise with the score. A cross-fitted score has no line.
     """
@@ -104,8 +104,8 @@ def _summary(verdicts: Verdicts, detector: Detector) -> Section:
     promise = str(detector.guarantee)
     if fdr is not None:
         promise = (
-            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold decides here: "
-            "all images were processed together."
+            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold was used: all "
+            "images were processed together."
         )
     answer = tag("p", text, class_="answer")
     note = unreadable_note(verdicts.unreadable)
@@ -131,22 +131,22 @@ def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) ->
         total = tag("span", f"({count(len(members), 'image')})", class_="count")
         parts += [
             tag("h3", heading, " ", total, id=f"group-{position}"),
-            tag("ul", cards[:IN_SIGHT], class_="pictures"),
-            folded(f"{len(rest):,} more", tag("ul", rest, class_="pictures")) if rest else None,
+            tag("ul", cards[:IN_SIGHT], class_="images"),
+            folded(f"{len(rest):,} more", tag("ul", rest, class_="images")) if rest else None,
         ]
     body = join(
         _tools(list(filled)),
         tag("div", tag("ul", links, class_="jump") if len(links) > 1 else None, parts, id="groups"),
-        tag("ul", id="flat", class_="pictures", hidden=True),
+        tag("ul", id="flat", class_="images", hidden=True),
         tag("button", "Show more", id="more", type="button", hidden=True),
         Markup(DIALOG),
     )
     lead = "Borderline images come first in each group; check those."
-    return Section("pictures", "Images", body, lead)
+    return Section("images", "Images", body, lead)
 
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
-    """How far a verdict is from the other one: by its score, or where no line divides the scores, by its p-value."""
+    """How far a verdict is from flipping: by its score, or by its p-value if there is no threshold."""
 
     def margin(verdict: Verdict) -> float:
         distance = math.inf
@@ -161,7 +161,7 @@ def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
 
 
 def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
-    """How many of each group are inside the page: as evenly as their sizes allow."""
+    """How many images of each group are embedded: as evenly as their sizes allow."""
     shares = [0] * len(sizes)
     left = min(total, sum(sizes))
     while left:
@@ -192,7 +192,7 @@ def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, emb
 
 
 def _tools(names: Sequence[str | None]) -> Markup:
-    """Filters and orders; hidden until the script is there to obey them."""
+    """Filters and sort orders; hidden until the script runs."""
     classes = [name for name in names if name is not None]
 
     def choice(id_: str, label: str, options: Sequence[tuple[str, str]]) -> Markup:
@@ -217,7 +217,7 @@ def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> S
     chart = histogram_chart(
         rows,
         title=f"Histogram of {spec}",
-        x_label=f"{spec} (larger = more like the known)",
+        x_label=f"{spec} (larger = more like the known images)",
         threshold=common.pop() if len(common) == 1 else None,
         below=NONE_OF_THESE,
         above=KNOWN,

@@ -40,7 +40,7 @@ def estimate(value: Estimate, *, best: bool = False) -> Markup:
 
 
 def interval(value: Estimate) -> str:
-    """`93.1 to 95.0`; a dash where all resamples agree, because that shows no certainty, only too easy a test."""
+    """`93.1 to 95.0`; a dash where all resamples agree, because that means too easy a test, not certainty."""
     return f"{100 * value.low:.1f} to {100 * value.high:.1f}" if value.high > value.low else "–"
 
 
@@ -56,14 +56,14 @@ def change_in_points(change: Estimate) -> str:
 
 
 def best_in_words(found: BestScore) -> tuple[str, str, str]:
-    """How many scores there are, the best, and what its interval and its lead say: a sentence in three pieces."""
+    """A sentence in three pieces: the number of scores, the best score, its interval and its lead."""
     area, lead = found.best.metrics["auroc"], f"{found.second.score}, is {change_in_points(found.lead)}"
     if found.lead.value == 0:
-        verdict = f"The next, {found.second.score}, does as well on these images."
+        verdict = f"The next score, {found.second.score}, does as well on these images."
     elif found.lead.low > 0:
-        verdict = f"Its lead over the next, {lead}: more than chance."
+        verdict = f"Its lead over the next score, {lead}: more than chance."
     else:
-        verdict = f"Its lead over the next, {lead}: these images cannot separate the two."
+        verdict = f"Its lead over the next score, {lead}: these images cannot separate the two."
     within = f" ({interval(area)})" if area.high > area.low else ""
     rest = f", which ranks a known image above an unknown one in {percent(area.value)}{within} of cases. {verdict}"
     return f"Best of {found.scores} scores:", found.best.score, rest
@@ -75,7 +75,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def one_in(share: float) -> str:
-    """A small share as people say it: about 1 in 8. Empty when that says no more than the percentage."""
+    """A small share in words: about 1 in 8. Empty if that says no more than the percentage."""
     if not 0.004 < share < 0.4:
         return ""
     return f"about 1 in {round(1 / share)}"

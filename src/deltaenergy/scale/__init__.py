@@ -3,12 +3,12 @@
 build.py      make and repair a feature store, wherever the work is done
 workers.py    processes on this machine that join a store
 ray.py        the same, and `score`, on a Ray cluster (cluster.py)
-engines.py    Scorer, Encoder and read_store for Ray Data and other engines that map batches
+engines.py    BatchScorer, Encoder and read_store for Ray Data and other engines that map batches
 
 Ray is imported only where it runs.
 """
 
 from deltaenergy.scale.build import build_store, repair_store
-from deltaenergy.scale.engines import Encoder, Scorer, read_store
+from deltaenergy.scale.engines import BatchScorer, Encoder, read_store
 
-__all__ = ["Encoder", "Scorer", "build_store", "read_store", "repair_store"]
+__all__ = ["BatchScorer", "Encoder", "build_store", "read_store", "repair_store"]

@@ -110,7 +110,6 @@ class Cluster:
         return "cuda" if gpus else "cpu", workers or max(room, 1)
 
     def put(self, row: dict[str, Any]) -> Any:
-        """A row of data that Ray keeps."""
         import pyarrow as pa
 
         return self._ray.put(pa.Table.from_pylist([row]))

@@ -1,11 +1,11 @@
-"""Classes for engines that map batches of columns, such as Ray Data: `Scorer` gives verdicts, `Encoder` features.
+"""Classes for engines that map batches of columns, such as Ray Data: `BatchScorer` gives verdicts, `Encoder` features.
 
     scored = de.scale.read_store("photos.store").map_batches(
-        de.scale.Scorer, fn_constructor_args=["detector"], concurrency=2
+        de.scale.BatchScorer, fn_constructor_args=["detector"], concurrency=2
     )
 
 A batch is a dictionary of arrays, an Arrow table or a pandas data frame; the answer is an Arrow table. Only
-`read_store` needs Ray: `Scorer("detector")({"id": ids, "features": features})` does not.
+`read_store` needs Ray: `BatchScorer("detector")({"id": ids, "features": features})` does not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import check_features
+from deltaenergy.models.encoding import EncodedBatch, check_features
 from deltaenergy.scoring import score_encoded, stream_scores
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 MOST_TASKS = 10_000
 
 
-class Scorer:
+class BatchScorer:
     """Scores batches with one detector, which is loaded once. A batch has the column `id` or `path`, and one of these:
 
     - `features`: unit features, a list of equal length in each row, as `read_store` gives them;
@@ -241,4 +240,4 @@ def _numbers(column: pa.ChunkedArray) -> tuple[list[int], npt.NDArray[Any]]:
 
 
 def _silent(done: int, total: int | None) -> None:
-    """Engines have progress bars of their own."""
+    """Engines have their own progress bars."""

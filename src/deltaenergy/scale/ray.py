@@ -29,7 +29,7 @@ from deltaenergy.detector.verdict import Counts, verdict_columns
 from deltaenergy.detector.verdict_files import write_table
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value
-from deltaenergy.files.lock import FolderLock
+from deltaenergy.files.lock import lock_folder
 from deltaenergy.models.on import On
 from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
@@ -58,7 +58,7 @@ def join_on_ray(
     settings, so_far = worker_settings(work), ShardProgress(work, progress)
     with connected(address, workers) as cluster:
         device, actors = cluster.room(device, workers)
-        settings |= {"device": device, "threads": 1 if device == "cpu" else None}
+        settings |= {"device": device}
         shards = [cluster.put({"shard": position}) for position in range(len(work.plan.shards))]
         for row in cluster.map(shards, ShardTask, settings, device=device, actors=actors):
             so_far(row["shard"], work.plan.shards[row["shard"]].images, True)
@@ -74,7 +74,7 @@ class ShardTask:
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         with answering(row) as answer:
             if self._joiner is None:
-                _use_threads(self._settings["threads"])
+                _use_one_core(self._settings["device"])
                 opened = open_work(self._settings)
                 if opened is None:  # another run has finished the store
                     return answer
@@ -158,18 +158,7 @@ def score_on_ray(
     A part is a shard of the store, or sixteen batches of images. This process writes the verdicts of each part, as they
     come, to a hidden folder next to `out`; a run that ended early finds there what need not be done again. The folder
     is removed when the block ends well. The detector is sent to the actors; the images, or the store, and the model
-    must be within their reach.
-
-    Args:
-        detector: calibrated.
-        images: paths, patterns or URLs of images, or of one feature store.
-        out: the file or URL that the verdicts are for.
-        address: `local`, `auto`, or HOST:PORT.
-        workers: number of actors. By default one per CPU, or per GPU where the device is one.
-        device: `auto`, `cpu` or `cuda`.
-        batch_size: images per pass of the image encoder.
-        top_k: number of classes to report per image.
-        progress: called with (done, total) images.
+    must be within their reach. By default there is one actor per CPU, or per GPU where the device is one.
     """
     from deltaenergy.detector.saved import version_of
 
@@ -183,10 +172,11 @@ def score_on_ray(
     task = ScoreTask(files, device, batch_size, top_k, str(Path.cwd()) if local else None)
     source = as_source(images)
     check_has(source, detector.score.needs | detector.classifier.needs_to_predict, "This detector")
+    parts: Iterator[ScorePart]
     if isinstance(source, Store):
         source.check_model(detector.classifier.model)
         task = replace(task, store=source.folder.address, manifest=replace(source.manifest, shards=()))
-        parts = parts_of_store(source)
+        parts = map(part_of_shard, count(), source.manifest.shards)
     elif has_pixels(source):
         parts = parts_of_images(image_stream(source), WINDOW_BATCHES * batch_size)
     else:
@@ -198,22 +188,20 @@ def score_on_ray(
 
 @dataclass(frozen=True)
 class ScorePart:
-    """Some consecutive images: `content` is the record of a shard, or their list. The name tells what they are."""
+    """Some consecutive images: `content` is the record of a shard, or their list. The name says what they are."""
 
     name: str
     images: int
     content: bytes
 
 
-def parts_of_store(store: Store) -> Iterator[ScorePart]:
-    """A part for each shard."""
-    for position, record in enumerate(store.manifest.shards):
-        name = f"{position:06d}-{hash_value([record.index_hash, record.features_hash])}.parquet"
-        yield ScorePart(name, record.images, json.dumps(asdict(record)).encode())
+def part_of_shard(position: int, record: ShardRecord) -> ScorePart:
+    name = f"{position:06d}-{hash_value([record.index_hash, record.features_hash])}.parquet"
+    return ScorePart(name, record.images, json.dumps(asdict(record)).encode())
 
 
 def parts_of_images(stream: ImageStream, size: int) -> Iterator[ScorePart]:
-    """The images, `size` at a time, listed as the parts are asked for."""
+    """The images, `size` at a time, listed as the parts are needed."""
     images = iter(stream)
     for position in count():
         rows = [PlannedImage.of(item) for item in islice(images, size)]
@@ -240,7 +228,7 @@ class ScoreTask:
     def load(self) -> Detector:
         from deltaenergy.detector.detector import Detector
 
-        _use_threads(1 if self.device == "cpu" else None)  # as many processes as cores compute side by side
+        _use_one_core(self.device)
         if self.working_folder is not None:
             try:
                 os.chdir(self.working_folder)  # where relative paths of images start
@@ -255,7 +243,6 @@ class ScoreTask:
             return Detector.load(folder, device=self.device).prepare()
 
     def images(self, content: bytes) -> Source:
-        """The images of a part."""
         if self.store is None or self.manifest is None:
             rows = unpack_rows(content)
             return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])
@@ -333,7 +320,7 @@ def _read_part(folder: StoreFolder, name: str) -> tuple[pa.Table, list[Unreadabl
 def _parts_folder(path: str) -> Iterator[StoreFolder]:
     """A folder of ours, which is removed if the block ends well. On a disk, only one run may use it."""
     folder = open_folder(path)
-    with contextlib.nullcontext() if folder.is_remote else FolderLock(folder.path):
+    with contextlib.nullcontext() if folder.is_remote else lock_folder(folder.path):
         folder.tidy()
         yield folder
         for name in folder.sizes():
@@ -343,8 +330,9 @@ def _parts_folder(path: str) -> Iterator[StoreFolder]:
             Path(folder.path).rmdir()
 
 
-def _use_threads(threads: int | None) -> None:
+def _use_one_core(device: str) -> None:
+    """As many actors as cores compute side by side."""
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if device == "cpu":
+        torch.set_num_threads(1)

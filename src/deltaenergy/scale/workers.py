@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,11 @@ def join_with_workers(work: Work, progress: Progress | None, *, count: int, devi
                 if (death := worker.death()) is not None:
                     deaths += 1
                     if deaths == MOST_DEATHS:
-                        raise _given_up(work, death)
+                        raise ArtifactError(
+                            f"{work.folder}: {MOST_DEATHS} workers ended one after the other without finishing a shard "
+                            f"({death}). If memory is short, use fewer workers or a smaller batch size. What the store "
+                            "has so far is whole: run again to resume."
+                        )
                     workers.append(_Worker(worker.settings, events))
             elif "error" in said:
                 raise getattr(errors, said["kind"], DeltaEnergyError)(said["error"])
@@ -121,7 +124,6 @@ class _Worker:
         return " ".join([how, *self._last_words])
 
     def kill(self) -> None:
-        """End it now, and wait until it has."""
         self._process.kill()
         self._process.wait()
         for listener in self._listeners:
@@ -141,17 +143,11 @@ class _Worker:
                 self._last_words.append(line.strip())
 
 
-def _given_up(work: Work, death: str) -> ArtifactError:
-    return ArtifactError(
-        f"{work.folder}: {MOST_DEATHS} workers ended one after the other without finishing a shard ({death}). If "
-        "memory is short, use fewer workers or a smaller batch size. What the store has so far is whole: run again to "
-        "resume."
-    )
-
-
 def main() -> None:
     """Work until no shard is left, or the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is interrupted, too, and decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the process that started this one is interrupted as well, and decides
     # Whatever else prints, the answers stay apart from it.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -163,24 +159,17 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     if settings is None:
         return
-    try:
-        _work(settings, say)
-    except DeltaEnergyError as error:
-        say({"error": str(error), "kind": type(error).__name__})
-
-
-def _work(settings: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     import torch
 
-    torch.set_num_threads(settings["threads"])
-    opened = open_work(settings)
-    if opened is not None:
-        join_here(
-            *opened,
-            first=settings["first"],
-            step=settings["step"],
-            report=lambda shard, images, finished: say({"shard": shard, "images": images, "finished": finished}),
-        )
+    def report(shard: int, images: int, finished: bool) -> None:
+        say({"shard": shard, "images": images, "finished": finished})
+
+    try:
+        torch.set_num_threads(settings["threads"])
+        if (opened := open_work(settings)) is not None:
+            join_here(*opened, first=settings["first"], step=settings["step"], report=report)
+    except DeltaEnergyError as error:
+        say({"error": str(error), "kind": type(error).__name__})
 
 
 def _end_with_input() -> None:

@@ -1,8 +1,8 @@
 """Scores turn similarities into one number per image, larger = more in-distribution.
 
 Pure functions first (`deltaenergy.scores.delta_energy(similarities)`: tensors or NumPy arrays in, the same out);
-a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper. A score is settings
-alone; bound to a classifier it is a `Scorer`, which holds what was learned.
+a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper. A score has only
+settings; bound to a classifier it is a `Scorer`, which has what was learned.
 """
 
 from deltaenergy.core.needs import Need

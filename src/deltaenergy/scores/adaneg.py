@@ -1,17 +1,17 @@
-"""AdaNeg: images that are surely known or surely unknown become proxies beside the texts (Zhang & Zhang, NeurIPS 2024).
+"""AdaNeg: confident images become proxies next to the texts (Zhang & Zhang, NeurIPS 2024).
 
-Each class and each of NegLabel's negatives has a memory of `length` places, the first of which holds its text. With
-S_nl NegLabel's score (5 groups), an image goes to its nearest class if S_nl > θ + g(1 − θ), to its nearest negative if
-S_nl < θ − gθ (θ = g = 0.5: above 0.75, below 0.25). A full memory drops its image of highest entropy, of the softmax
-over the classes or over the negatives, for one of lower. A label's proxy is the direction of its memory:
+Each class and each of NegLabel's negatives has a memory of `length` places, the first of which has its text. With S_nl
+NegLabel's score (5 groups), an image goes to its nearest class if S_nl > θ + g(1 − θ), to its nearest negative if S_nl
+< θ − gθ (θ = g = 0.5: above 0.75, below 0.25). A full memory drops its image of highest entropy, of the softmax over
+the classes or over the negatives, for one of lower. A label's proxy is the direction of its memory:
 
     task      Σ_i f_i                              sample    Σ_i e^{−β(1 − cos(z, f_i))} f_i, for each image z
 
-    score = S(z; proxies) + λ·S_nl(z),   λ = 0.1,   S = NegLabel's score with proxies in place of texts
+    score = S(z; proxies) + λ·S_nl(z),   λ = 0.1,   S = NegLabel's score with proxies instead of texts
 
-A batch enters the memory before it is scored. Settings and rules are those of the authors' released code, but for two
-accidents of it: there entropies are computed in half precision, where they are no numbers, so that nothing is ever
-replaced; and β, given as 5.5, is rounded down to 5.
+A batch enters the memory before it is scored. Settings and rules are those of the authors' released code, without two
+of its bugs: entropies are computed in half precision, where they are NaN, so nothing is ever replaced; and β, set to
+5.5, is rounded down to 5.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AdaNeg(Adapter):
     """AdaNeg's settings."""
 
     name = "adaneg"
-    summary = "neglabel with proxies of confident images of the stream beside the texts"
+    summary = "neglabel with proxies from confident images of the stream, next to the texts"
     formula = "S(z; proxies) + λ·neglabel, proxies = directions of label text + cached images"
     paper = "Zhang & Zhang, NeurIPS 2024"
     quantile: Share = 0.95
@@ -67,11 +67,11 @@ class Proxies(Memory):
         self.settings = settings
         self.classes = len(texts)
         self.texts = torch.cat([texts, negatives.to(texts)])
-        # The labels that have cached images alone: a memory of ten thousand labels is mostly empty.
+        # Only labels with cached images: a memory of ten thousand labels is mostly empty.
         self.cached: dict[int, list[tuple[float, torch.Tensor]]] = {}
 
     def judge(self, similarities: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Put the confident ones into the memory, then score all."""
+        """Add confident images to the memory, then score all."""
         settings, features = self.settings, features.to(self.texts)
         known, unknown = similarities.to(features), features @ self.texts[self.classes :].T
         static = self._score(known, unknown)
@@ -96,7 +96,7 @@ class Proxies(Memory):
             images[worst] = (entropy, feature)
 
     def _adapted(self, features: torch.Tensor) -> torch.Tensor:
-        """Cosines (B, K + M) with the proxies; a label without images has its text for one, whatever the weights."""
+        """Cosines (B, K + M) with the proxies; a label without images uses its text."""
         cosines = features @ self.texts.T
         for label, images in self.cached.items():
             held = torch.stack([self.texts[label], *(feature for _, feature in images)])

@@ -1,11 +1,11 @@
-"""Adapters: scores that learn from the images they judge, so that what came before decides what is said now.
+"""Adapters: scores that learn from the images they score, so results depend on earlier images.
 
-A `Score` gives an image the same number whatever else is scored. An adapter does not: it keeps a memory of the stream,
-and the same image may be known today and unknown tomorrow. So adapters are no scores, have a registry of their own, and
-run in `deltaenergy.detector.adaptive.AdaptiveDetector` alone, which gives no p-values and says that order matters.
+A `Score` gives an image the same number whatever else is scored. An adapter keeps a memory of the stream, so the same
+image may be known today and unknown tomorrow. So adapters are not scores, have their own registry, and run only in
+`deltaenergy.detector.adaptive.AdaptiveDetector`, which gives no p-values.
 
-An `Adapter` is settings, as a score is. `prepare` makes what depends on the classifier alone, `begin` a fresh memory; a
-`Memory` takes images `batch` by `batch`, learns from each batch and scores it.
+An `Adapter` has only settings, like a score. `prepare` makes what depends only on the classifier, `begin` a new memory;
+a `Memory` gets images `batch` by `batch`, learns from each batch and scores it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Memory(ABC):
 class Adapter(WordPool, ABC):
     """Base of all adapters: settings with the paper's defaults.
 
-    `batch` is how many images are judged together, whatever the batch of the image tower: the memory is changed once
-    for each, and a stream's last batch may be smaller.
+    `batch` is how many images are scored together, independent of the encoder's batch: the memory changes once per
+    batch, and the last batch may be smaller.
     """
 
     kind: ClassVar[str] = "adapter"
@@ -52,31 +52,27 @@ class Adapter(WordPool, ABC):
 
     @abstractmethod
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Tensors that depend on the classifier alone."""
+        """Tensors that depend only on the classifier."""
 
     @abstractmethod
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
-        """A memory that has seen nothing."""
+        """An empty memory."""
 
 
 ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores")
 
 
 def register_adapter(cls: AdapterType) -> AdapterType:
-    """Class decorator: make `cls` known under its `name`."""
+    """Class decorator: register `cls` under its `name`."""
     ADAPTERS.add(cls.name, cls)
     return cls
-
-
-def list_adapters() -> list[str]:
-    return ADAPTERS.names()
 
 
 def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
     """An adapter from its name and optional parameters: `make_adapter("adaneg(batch=1)")`."""
     if isinstance(spec, Adapter):
         if params:
-            raise InputError("Give parameters with an adapter's name, not with an Adapter object.")
+            raise InputError("Pass parameters with an adapter's name, not with an Adapter object.")
         return spec
     if not isinstance(spec, str):
         raise InputError(f"adapter must be a name such as 'adaneg', or an Adapter, got {spec!r}.")
@@ -87,5 +83,5 @@ def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
 
 
 def confident(scores: torch.Tensor, threshold: float, gap: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which scores between 0 and 1 are surely known, and which surely unknown: S > θ + g(1 − θ), and S < θ − gθ."""
+    """Which scores between 0 and 1 are confidently known or unknown: S > θ + g(1 − θ), and S < θ − gθ."""
     return scores > threshold + gap * (1 - threshold), scores < threshold - gap * threshold

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.specs import bounded
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import native_array
 
 Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")
@@ -22,7 +23,7 @@ P = ParamSpec("P")
 class ArrayFunction(Protocol[P]):
     """A function of one row per image: a tensor for a tensor, an array for an array.
 
-    `kernel` is the same without a check of rows and arguments, for a Score, whose inputs and settings are checked.
+    `kernel` is the same without checks, for a Score, whose inputs and settings are already checked.
     """
 
     kernel: Callable[Concatenate[torch.Tensor, P], torch.Tensor]
@@ -34,7 +35,7 @@ class ArrayFunction(Protocol[P]):
 
 
 def array_function(function: Callable[Concatenate[torch.Tensor, P], torch.Tensor]) -> ArrayFunction[P]:
-    """Make `function` of a float tensor (N, K) accept arrays too, and check it and the arguments that have bounds.
+    """Make `function` of a float tensor (N, K) also accept arrays, and check its arguments.
 
     Half precision is computed in float32.
     """
@@ -52,18 +53,18 @@ def array_function(function: Callable[Concatenate[torch.Tensor, P], torch.Tensor
 
 def as_tensor(values: Any, name: str) -> torch.Tensor:
     """A floating-point tensor of at least single precision from a tensor, an array of any strides and byte order,
-    or nested lists; what holds no real numbers is an `InputError`.
+    or nested lists; raises `InputError` for anything but real numbers.
     """
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "fiub":
-            raise InputError(f"{name} must hold real numbers, got an array of {values.dtype}.")
+            raise InputError(f"{name} must be real numbers, got an array of {values.dtype}.")
         values = native_array(values)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be a tensor or an array of numbers, got {type(values).__name__}.") from error
     if tensor.is_complex() or tensor.is_quantized:
-        raise InputError(f"{name} must hold real numbers, got a tensor of {tensor.dtype}.")
+        raise InputError(f"{name} must be real numbers, got a tensor of {tensor.dtype}.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
@@ -77,15 +78,15 @@ def as_rows(values: Any, name: str, rows: int | None = None) -> torch.Tensor:
         raise InputError(f"{name} have no column: there must be at least one {column}.")
     if rows is not None and len(tensor) != rows:
         raise InputError(f"{name} must have one row for each of the {rows} images, got {len(tensor)}.")
-    # One pass that only reads: entries are looked at one by one if their sum is no number.
+    # One read-only pass: entries are checked one by one only if their sum is not finite.
     check_finite(tensor.detach().sum(), tensor, name)
     return tensor
 
 
 def check_finite(result: torch.Tensor, inputs: torch.Tensor, name: str) -> None:
-    """Raise `InputError` with the rows of `inputs` that hold NaN or infinity, if they made `result` not finite."""
+    """Raise `InputError` with the rows of `inputs` that have NaN or infinity, if `result` is not finite."""
     if torch.isfinite(result).all():
         return
     bad = torch.nonzero(~torch.isfinite(inputs).flatten(1).all(dim=1)).flatten().tolist()
     if bad:
-        raise InputError(f"{name} hold NaN or infinity in {len(bad)} row(s), the first is row {bad[0]}.")
+        raise InputError(f"{name} have NaN or infinity in {counted(len(bad), 'row')}, first in row {bad[0]}.")

@@ -1,13 +1,13 @@
-"""Which scores can run on what is given, told before any work: `all` leaves the others out, a named one is refused.
+"""Which scores can run on the given data, checked before any work: `all` skips the others, a named score is refused.
 
-A score declares what it needs, and how many prompts it encodes before it can score. Here this is held against what the
-images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features
-no text tower.
+A score declares what it needs, and how many prompts it encodes before it can score. This is compared with what the
+images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features no
+text tower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deltaenergy.classifiers.base import Classifier
@@ -17,10 +17,10 @@ from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.scores.base import Score, Scorer
-from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+from deltaenergy.scores.registry import SCORES, make_score
 from deltaenergy.source import Source, is_unlabelled
 
-# `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
+# `all` skips scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
 ALL = "all"
 
@@ -43,19 +43,19 @@ class Given:
     ) -> Given:
         """What images and a classifier have for scores.
 
-        Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
+        Without a classifier, the one that `method` will make of `model`; without a model, a complete one.
         """
         if classifier is not None:
             model, method = classifier.model, classifier.method.name
         lacks: dict[Need, Lack] = {}
         if model is not None and model.text is None:
             lacks[Need.TEXTS] = Lack(
-                f"{model.name!r} has no text tower",
-                f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
+                f"{model.name!r} has no text encoder",
+                f"{model.name!r} has precomputed features and cannot encode text. Load the model itself with "
                 "load_model.",
             )
         if model is not None and not isinstance(model, TowerModel):
-            lacks |= dict.fromkeys(OF_IMAGES, Lack("features were given", "give it images, not features."))
+            lacks |= dict.fromkeys(OF_IMAGES, Lack("features were given", "pass images, not features."))
         closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
         if closed is not None:
             lacks[Need.PIXELS] = closed
@@ -64,33 +64,33 @@ class Given:
         return cls(lacks, method)
 
     def without(self, **lacks: Lack | None) -> Given:
-        """The same, less what is named, as in `pixels=Lack(…)`; None changes nothing."""
+        """The same without some needs, as in `pixels=Lack(…)`; None changes nothing."""
         more = {Need[name.upper()]: lack for name, lack in lacks.items() if lack is not None}
         return Given({**self.lacks, **more}, self.method)
 
 
 def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
-    """What a score that takes gradients lacks on a backend, or in 8 bits; None on torch."""
+    """What a score with gradients lacks on a backend, or in 8 bits; None on torch."""
     if precision == "int8" and backend in (None, "torch"):
         return Lack(
-            "8-bit towers have no gradients",
-            "it takes gradients through the image tower, which there are not in 8 bits. Use `precision='fp32'`.",
+            "int8 has no gradients",
+            "it needs gradients through the image encoder, which int8 does not have. Use `precision='fp32'`.",
         )
     if backend in (None, "torch"):
         return None
     return Lack(
         f"the backend {backend} has no gradients",
-        f"it takes gradients through the image tower, which the backend {backend!r} has not. Use `backend='torch'`.",
+        f"it needs gradients through the image encoder, which {backend!r} does not have. Use `backend='torch'`.",
     )
 
 
 def unlabelled(source: Source) -> Lack | None:
-    """What a score that learns from classes lacks if these are to learn from; None if they may have classes."""
+    """What a score that learns from classes lacks on this source; None if it may have classes."""
     if not is_unlabelled(source):
         return None
     return Lack(
         "no image has a class",
-        "none of the known images has a class. Give a folder with one subfolder per class, or a feature store.",
+        "none of the known images has a class. Pass a folder with one subfolder per class, or a feature store.",
     )
 
 
@@ -101,10 +101,6 @@ def obstacle(score: Score, given: Given) -> tuple[str, str] | None:
             return "for classifiers tuned by the method of that name", score.foreign(given.method)
     elif score.missing is not None:
         return score.missing.removeprefix(f"Score {score.name!r} ").rstrip("."), score.missing
-    return _lacking(score, given)
-
-
-def _lacking(score: Score, given: Given) -> tuple[str, str] | None:
     for need in sorted(score.needs & given.lacks.keys(), key=lambda need: need.value):
         why, remedy = given.lacks[need]
         return f"needs {need.value}: {why}", f"Score {score.spec!r} needs {need.value}: {remedy}"
@@ -122,10 +118,10 @@ def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
 def chosen_scores(
     scores: str | Score | Scorer | Iterable[str | Score | Scorer], given: Given
 ) -> tuple[list[Score | Scorer], str | None]:
-    """Scores as a user names them, each once; and one line on those that `all` left out, if there are any.
+    """Scores as a user names them, each once; and one line on those that `all` skipped, if any.
 
-    A text names one or several between commas; `all` stands for every score and named setting that can run and is
-    cheap. One that is named and cannot run is refused.
+    A string names one or several between commas; `all` means every score and named setting that can run and is cheap. A
+    named score that cannot run is refused.
     """
     several = [scores] if isinstance(scores, str | Score | Scorer) else list(scores)
     chosen: dict[str, Score | Scorer] = {}
@@ -146,27 +142,23 @@ def chosen_scores(
 
 def every_score() -> list[Score]:
     """Every score with its defaults, and every named setting of one, whether it can run or not."""
-    specs = [f"{name}{preset}" for name in list_scores() for preset in ("", *_presets(name))]
+    specs = [":".join(filter(None, (name, preset))) for name, cls in SCORES.items() for preset in ("", *cls.presets)]
     return list({score.spec: score for score in map(make_score, specs)}.values())
 
 
-def _presets(name: str) -> list[str]:
-    return [f":{preset}" for preset in get_score_class(name).presets]
+def runnable_scores(given: Given) -> tuple[list[Score], str | None]:
+    """The scores that can run and are cheap; and one line on the others, if there are any.
 
-
-def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tuple[list[Score], str | None]:
-    """Of `scores`, or of every score: those that can run and are cheap; and one line on the others, if there are any.
-
-    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others run when they are named.
+    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others must be named.
     """
     usable, left_out = [], dict[str, list[str]]()
-    for score in every_score() if scores is None else scores:
+    for score in every_score():
         problem = obstacle(score, given)
         if problem is None and score.prompts > MOST_PROMPTS:
-            problem = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
+            problem = (f"{score.prompts:,} prompts to encode first; name it to include it", "")
         if problem is None:
             usable.append(score)
         else:
             left_out.setdefault(problem[0], []).append(score.spec)
     groups = [f"{', '.join(specs)} ({reason})" for reason, specs in left_out.items()]
-    return usable, f"Left out of all: {'; '.join(groups)}." if groups else None
+    return usable, f"Not part of all: {'; '.join(groups)}." if groups else None

@@ -1,8 +1,8 @@
-"""The Score: settings that say what it looks at and how it turns that into one number per image; and the Scorer.
+"""The Score: settings, needs and formula of one number per image; and the Scorer.
 
-A `Score` is a frozen dataclass: two detectors can share one. What it learns (from the class texts when it is bound to
-a classifier, from in-distribution images when it is fitted) lives in a `Scorer`, which never changes either: fitting
-gives a new one. So any number of threads can score with one at the same time.
+A `Score` is a frozen dataclass: two detectors can share one. What it learns (from class texts when bound to a
+classifier, from known images when fitted) is in a `Scorer`, which is also immutable: fitting gives a new one. So
+threads can share a scorer.
 
     scorer = make_score("react").bind(classifier).fit(known)
     scorer(inputs)                                              # (N,), larger = more in-distribution
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 _ALWAYS = ("similarities", "features")
-# What the names of tensors begin with that one fold has learned, before its number and a stop.
+# Prefix of the tensors that one fold has learned, before its number and a dot.
 FOLD = "fold"
 
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """Everything a score may look at, for N images. Patches and pixels are there only for scores that need them.
+    """The inputs of a score for N images. Patches and pixels are set only for scores that need them.
 
     Attributes:
         similarities: of the classifier (N, K).
-        features: unit image features (N, D), as the model gives them.
+        features: unit image features (N, D) of the model.
         patches: unit patch features (N, P, D).
         pixels: preprocessed images (N, 3, H, W).
-        outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
+        outputs: of the classifier, for scores that use its own features or negatives.
         labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
-        compared: the features (N, D) that the classifier compares with its texts, where outputs were not kept; the same
-            tensor as `features` if it takes them as they are.
+        compared: the features (N, D) that the classifier compares with its texts, if outputs were not kept; the same
+            tensor as `features` if it does not change them.
     """
 
     similarities: torch.Tensor
@@ -57,9 +57,9 @@ class ScoreInputs:
     compared: torch.Tensor | None = None
 
     def finite(self, score: Score) -> ScoreInputs:
-        """The same in at least single precision, of which what `score` reads must be finite.
+        """The same in at least single precision; what `score` reads must be finite.
 
-        Patches and pixels, which are large, are checked where they are read.
+        Patches and pixels, which are large, are checked on use.
         """
         similarities, features = as_rows(self.similarities, "similarities"), self.features
         if score.needs & {Need.FEATURES, Need.PATCHES}:
@@ -67,12 +67,12 @@ class ScoreInputs:
         return replace(self, similarities=similarities, features=features)
 
     def need(self, what: Need) -> torch.Tensor:
-        """The patches or pixels, or an error if they were not given."""
+        """The patches or pixels, or an error if they are missing."""
         return self.for_classifier.need(what)
 
     @property
     def for_classifier(self) -> Inputs:
-        """The same images as a classifier takes them."""
+        """The same images as inputs of a classifier."""
         return Inputs(self.features, self.patches, pixels=self.pixels)
 
     def take(self, rows: slice | list[int]) -> ScoreInputs:
@@ -90,7 +90,7 @@ class ScoreInputs:
             negatives=part(self.outputs.negatives),
         )
         similarities, features = self.similarities[rows], self.features[rows]
-        # What is the same is not held twice.
+        # Equal tensors are not stored twice.
         compared = features if self.compared is self.features else part(self.compared)
         return ScoreInputs(
             similarities, features, part(self.patches), part(self.pixels), outputs, part(self.labels), compared
@@ -114,47 +114,46 @@ class ScoreInputs:
 class Score(Settings):
     """Base of all scores: its fields are the hyper-parameters, with the paper's defaults.
 
-    A subclass implements `compute`. One with text-side state (mined negatives) implements `prepare`, one that is
+    A subclass implements `compute`. A score with text features (mined negatives) implements `prepare`, a score that is
     fitted on ID data `learn`; both return tensors by name, which `compute` finds in `scorer.state` and which are saved
-    with a detector. `requires` says what it needs whatever its parameters; one whose needs depend on them extends the
-    property `needs`.
+    with a detector. `requires` is what it always needs; needs that depend on parameters go into the property `needs`.
     """
 
     kind: ClassVar[str] = "score"
     requires: ClassVar[frozenset[Need]] = frozenset()
-    # The tuning method whose classifiers alone have what it looks at, where it is a method's own.
+    # The tuning method whose classifiers it needs, if it is a method's own score.
     own_to: ClassVar[str | None] = None
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it must be given beyond similarities."""
+        """What it needs beyond similarities."""
         return self.requires
 
     @property
     def needs_images(self) -> bool:
-        """Whether image features alone are not enough."""
+        """Whether it needs more than image features."""
         return bool(self.needs & {Need.PATCHES, Need.PIXELS})
 
     @property
     def needs_fit(self) -> bool:
-        """Whether it must see ID data first."""
+        """Whether it must be fitted on ID data."""
         return Need.ID_DATA in self.needs
 
     @property
     def missing(self) -> str | None:
-        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
-        return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
+        """A sentence on what the user must provide before this score can run; `all` skips such scores."""
+        return None if self.own_to is None else f"Score {self.name!r} is only for classifiers tuned by {self.own_to}."
 
     @property
     def prompts(self) -> int:
-        """How many prompts it encodes when it is bound to a classifier, beside those of the class names."""
+        """How many prompts it encodes when bound to a classifier, in addition to the class names."""
         return 0
 
     def foreign(self, method: str) -> str:
         """The refusal of a method's own score for a classifier by another method."""
         return (
-            f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
-            f"by {method}: tune by {self.own_to}, or use another score, such as mcm."
+            f"Score {self.name!r} needs a classifier tuned by {self.own_to}, not by {method}: tune with {self.own_to}, "
+            "or use another score, such as mcm."
         )
 
     def bind(
@@ -163,19 +162,19 @@ class Score(Settings):
         progress: Progress | None = None,
         state: Mapping[str, torch.Tensor] | None = None,
     ) -> Scorer:
-        """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
+        """The score for one classifier, with what depends on its class texts: computed now, or from a saved `state`."""
         if self.own_to not in (None, classifier.method.name):
             raise InputError(self.foreign(classifier.method.name))
         if state and f"{FOLD}0." in "".join(state):
             return FoldScorer.restore(self, classifier, state)
         by_name = dict(state) if state else self.prepare(classifier, progress)
-        # Single numbers stay on the host, where they are used.
+        # Single numbers stay on the CPU, where they are used.
         device = classifier.model.device
         tensors = {name: tensor if tensor.ndim < 2 else tensor.to(device) for name, tensor in by_name.items()}
         return Scorer(self, classifier, tensors, fitted=bool(state) or not self.needs_fit)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Tensors that depend on the classifier alone."""
+        """Tensors that depend only on the classifier."""
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
@@ -191,7 +190,7 @@ class Score(Settings):
 class Scorer:
     """A score bound to a classifier, with what it has learned. `score.bind(classifier)` makes one.
 
-    `fitted` is False while it must see ID images before it can score any.
+    `fitted` is False until it has learned from ID images, if it must.
     """
 
     score: Score
@@ -211,16 +210,16 @@ class Scorer:
         return self.score.compute(inputs.finite(self.score), self)
 
     def fit(self, inputs: ScoreInputs) -> Scorer:
-        """A scorer that has learned from the similarities and features of ID images; this one stays as it is."""
+        """A scorer that has learned from the similarities and features of ID images; this one is unchanged."""
         return replace(self, state={**self.state, **self.score.learn(inputs.finite(self.score), self)}, fitted=True)
 
     @property
     def spec(self) -> str:
-        """That of the score: what results are called."""
+        """The spec of the score, the name of results."""
         return self.score.spec
 
     def check_fitted(self) -> None:
-        """Raise `NotFittedError` if it must see ID images first, before any work is done."""
+        """Raise `NotFittedError` if it must first learn from ID images."""
         if not self.fitted:
             raise self._not_fitted()
 
@@ -238,18 +237,15 @@ class Scorer:
         return features if features.dtype in (torch.float32, torch.float64) else features.float()
 
     def _not_fitted(self) -> NotFittedError:
-        return NotFittedError(
-            f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
-            "saves what it learned."
-        )
+        return NotFittedError(f"Score {self.spec!r} learns from known images: calibrate a detector with it.")
 
 
 @dataclass(frozen=True, eq=False)
 class FoldScorer(Scorer):
     """A score that was cross-fitted (`scoring.CrossFitted`), for images that none of its scorers has seen.
 
-    The score of an image is the mean over the folds; whether it is kept goes by each (`calibration.Calibration`).
-    `state` has what the folds have in common by its name, and all else as `fold0.name`, `fold1.name` …
+    The score of an image is the mean over the folds; the verdict uses each fold (`calibration.Calibration`). `state`
+    has what the folds share by name, and the rest as `fold0.name`, `fold1.name` … …
     """
 
     scorers: tuple[Scorer, ...] = ()

@@ -1,12 +1,12 @@
 """CSP: NegLabel's score on a conjugated semantic pool (Chen et al., NeurIPS 2024).
 
-The pool leaves out people, quantities, groups and pertainyms, and turns each adjective into a superclass with a
-property ("fluffy object"), of which an image can truly be one. Prompts are averaged over several templates before
-normalising; words closer than 0.95 to a class are taken last. `csp+delta-energy` is ΔE(x; Y_in) − ΔE(x; Y_neg) on
-this pool (ΔEnergy, NeurIPS 2025).
+The pool excludes people, quantities, groups and pertainyms, and turns each adjective into a superclass with a property
+("fluffy object"), which an image can show. Prompts are averaged over several templates before normalising; words closer
+than 0.95 to a class are taken last. `csp+delta-energy` is ΔE(x; Y_in) − ΔE(x; Y_neg) on this pool (ΔEnergy, NeurIPS
+2025).
 
-As in `neglabel`, the classes' similarities are the classifier's. The paper averages its noun templates for classes
-too: for its exact form build the classifier with `templates=NOUN_TEMPLATES`.
+As in `neglabel`, the classes' similarities are the classifier's. The paper also averages its noun templates for
+classes: for its exact form build the classifier with `templates=NOUN_TEMPLATES`.
 """
 
 from __future__ import annotations

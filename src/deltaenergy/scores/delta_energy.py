@@ -6,7 +6,7 @@
 
 Computed from the last form, in which nothing cancels: x_j = p_(j) · expm1((s̃ − s_(j))/τ); where x_j is near −1
 (one class holds most of the mass) log(1 + x_j) is instead the log of the other classes' own sum over Z.
-Differences are taken before dividing by τ, so that float32 similarities lose nothing.
+Differences are taken before dividing by τ, so float32 similarities lose nothing.
 
 At τ = 0.01 and CLIP's cosines e^{s̃/τ}/Z is nearly 0, so c = 1 ranks images exactly as msp(0.01); the gain is the
 c = 2 term. At τ = 1, c = 1 ranks almost like max-logit. With s̃ = 0 the reset class then simply vanishes; s̃ = the
@@ -46,7 +46,7 @@ def delta_energy(similarities: torch.Tensor, tau: Positive = 0.01, c: Count = 2,
     b = (reset - first) / tau
     score = _closed_form(a, log_rest, b)
     # Two kinds of rows need more digits: a reset above one of the top c gives terms of both signs, whose sum can
-    # cancel; and where one class towers above the rest, float32 exponentials of the rest vanish.
+    # cancel; and if one class is far above the rest, float32 exponentials of the rest vanish.
     hard = torch.nonzero((a[:, -1:] < b) | (log_rest < math.log(_SMALLEST))[:, None])[:, 0]
     if len(hard):
         first, a, log_rest = _with_all_digits(similarities[hard].double(), c, tau)
@@ -91,7 +91,7 @@ def _relative_to_first(
 
 
 def _index_of_largest(similarities: torch.Tensor) -> torch.Tensor:
-    """Arg max over the classes (N, 1), in a way that vectorises where there are many.
+    """Arg max over the classes (N, 1), in a way that vectorises for many classes.
 
     Class k belongs to group k mod G. The groups' maxima are a plain maximum over rows of G, which is fast; the arg max
     is then sought among the groups, and among the classes of one group.
@@ -106,13 +106,13 @@ def _index_of_largest(similarities: torch.Tensor) -> torch.Tensor:
         first = torch.maximum(maxima[:, :rest], similarities[:, size * _GROUPS :])
         maxima = torch.cat([first, maxima[:, rest:]], dim=1)
     members = torch.arange(0, (size + bool(rest)) * _GROUPS, _GROUPS, device=similarities.device)
-    # A group without a class in the last, shorter row gets the last class in its place, which changes no maximum.
+    # A group without a class in the last, shorter row gets the last class instead, which changes no maximum.
     columns = (maxima.argmax(dim=1, keepdim=True) + members).clamp_(max=classes - 1)
     return columns.gather(1, similarities.gather(1, columns).argmax(dim=1, keepdim=True))
 
 
 def _with_all_digits(similarities: torch.Tensor, c: int, tau: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same from float64 similarities, summed relative to the second largest so that nothing underflows."""
+    """The same from float64 similarities, summed relative to the second largest, so nothing underflows."""
     top, index = similarities.topk(min(max(c, 2), similarities.shape[1]), dim=1)
     a = (top - top[:, :1]) / tau
     if len(a[0]) == 1:
@@ -126,7 +126,7 @@ def _closed_form(a: torch.Tensor, log_rest: torch.Tensor, b: torch.Tensor) -> to
     log_z = torch.nn.functional.softplus(log_rest)[:, None]
     p = (a - log_z).exp()
     x = p * torch.expm1((b - a).clamp(max=700))
-    # Only ŷ_1 can hold more than half the mass; for every other class 1 − p_(j) ≥ 1/2 is exact enough.
+    # Only ŷ_1 can have more than half the mass; for every other class 1 − p_(j) ≥ 1/2 is exact enough.
     others = torch.log1p(-p)
     others[:, 0] = log_rest - log_z[:, 0]
     in_logs = torch.logaddexp(others, b - log_z)
@@ -136,9 +136,9 @@ def _closed_form(a: torch.Tensor, log_rest: torch.Tensor, b: torch.Tensor) -> to
 
 
 def background_similarity(similarities: torch.Tensor) -> float:
-    """The mean similarity of images with every class but the most similar one.
+    """The mean similarity of images with every class but the closest.
 
-    A single class leaves no such pair; there the reset value moves all scores alike, and is 0.
+    With a single class there is no such pair; the reset value is then 0.
     """
     n, k = similarities.shape
     if k == 1 or n == 0:
@@ -150,7 +150,7 @@ def background_similarity(similarities: torch.Tensor) -> float:
 @register_score
 @dataclass(frozen=True)
 class DeltaEnergy(Score):
-    """`delta_energy` as a Score; `reset="background"` takes `background_similarity` of the calibration images."""
+    """`delta_energy` as a Score; `reset="background"` uses `background_similarity` of the calibration images."""
 
     name = "delta-energy"
     summary = "how much the energy rises when the top classes are reset"

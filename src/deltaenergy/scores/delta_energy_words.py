@@ -1,4 +1,4 @@
-"""delta-energy+words: rather a class than a word, and one class rather than any other name (this project's own).
+"""delta-energy+words: the classes against other words, and the best class against all other names (this project's own).
 
     odds  = lse(s/T) − lse(w/T)                                s: cosines with the K classes, w: with words
     C     = s₁/τ − log mean over all other names of e^{cos/τ}     s₁ = max s; the other classes and the words
@@ -6,7 +6,7 @@
 
 C is ΔEnergy's contrast at τ with c = 1, made independent of K by the mean; it exists for one class. Nothing is fitted:
 b is the ratio of the deviations of both terms over known images, which hardly depends on the classes. It was measured
-on CLIP ViT-B/16 and on `lite` (docs/results.md); other models use the same constants, unmeasured.
+on CLIP ViT-B/16 and on `lite` (docs/results/default-score.md); other models use the same constants, unmeasured.
 
 The words are ImageNet's names and a hundred everyday nouns without the classes, their synonyms and their kinds
 (`negatives.competing`), in the classifier's own template.
@@ -56,8 +56,8 @@ def delta_energy_words(
 class DeltaEnergyWords(Score):
     """`delta_energy_words` as a Score that chooses its words for the classes and is not fitted.
 
-    `words` replaces the pool: a text file with one word per line, or words with commas ("pizza,beach"); with a
-    plus before ("+pizza,beach") it extends it. `temperature` is 1 / logit scale of the model unless it is given.
+    `words` replaces the pool: a text file with one word per line, or words with commas ("pizza,beach"); with a leading
+    plus ("+pizza,beach") it extends the pool. `temperature` is 1 / logit scale of the model by default.
     """
 
     name = "delta-energy+words"
@@ -72,7 +72,7 @@ class DeltaEnergyWords(Score):
 
     @property
     def prompts(self) -> int:
-        """One for each candidate; classifiers with several templates encode each in all of them."""
+        """One prompt per candidate; classifiers with several templates encode each in all of them."""
         return len(candidates(self.words))
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:

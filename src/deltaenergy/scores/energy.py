@@ -8,9 +8,8 @@ import torch
 
 from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import Tempered
 
 
 @array_function
@@ -21,13 +20,14 @@ def energy(similarities: torch.Tensor, temperature: Positive = 0.01) -> torch.Te
 
 @register_score
 @dataclass(frozen=True)
-class Energy(Tempered):
+class Energy(Score):
     """`energy` as a Score."""
 
     name = "energy"
     summary = "negative free energy of the similarities"
     formula = "T · lse(s/T)"
     paper = "Liu et al., NeurIPS 2020"
+    temperature: Positive = 0.01
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         return energy.kernel(inputs.similarities, self.temperature)

@@ -8,9 +8,8 @@ import torch
 
 from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import Tempered
 
 
 @array_function
@@ -22,13 +21,14 @@ def entropy(similarities: torch.Tensor, temperature: Positive = 0.01) -> torch.T
 
 @register_score
 @dataclass(frozen=True)
-class Entropy(Tempered):
+class Entropy(Score):
     """`entropy` as a Score."""
 
     name = "entropy"
     summary = "negative entropy of the class probabilities"
     formula = "−H(softmax(s/T))"
     paper = "Hendrycks & Gimpel, ICLR 2017 (as a baseline since)"
+    temperature: Positive = 0.01
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         return entropy.kernel(inputs.similarities, self.temperature)

@@ -1,9 +1,9 @@
-"""GalLoP: mcm on the global prompts and on the best patch with the local ones (Lafon et al., ECCV 2024).
+"""GalLoP: mcm with the global prompts, and on the best patch with the local prompts (Lafon et al., ECCV 2024).
 
 score = max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k,   T = 1, no top-k
 
-g are the cosines of the image with the global prompts and l_p those of patch p with the local ones, of a classifier
-by gallop. Means are over its prompts: mean_m g = z · (mean of unit texts), a vector shorter than 1.
+g are the cosines of the image with the global prompts and l_p those of patch p with the local prompts of a gallop
+classifier. Means are over its prompts: mean_m g = z · (mean of unit texts), a vector shorter than 1.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from deltaenergy.scores.registry import register_score
 @register_score
 @dataclass(frozen=True)
 class GallopScore(Score):
-    """As a Score, of a classifier that was tuned by gallop."""
+    """As a Score of a gallop classifier."""
 
     name = "gallop"
-    summary = "mcm with the global prompts and, on the best patch, with the local ones of a classifier by gallop"
+    summary = "mcm with the global prompts of a gallop classifier and, on the best patch, its local prompts"
     formula = "max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k"
     paper = "Lafon et al., ECCV 2024"
     own_to = "gallop"

@@ -33,7 +33,7 @@ def local_mcm(
 ) -> torch.Tensor:
     """max_{p,k} softmax_k(s_pk / T) for patch features (N, P, D) -> (N,), with s = `similarities_of` some patches.
 
-    Reduced block by block where the patches are: the N × P × K similarities never exist together.
+    Reduced block by block: the N × P × K similarities are never stored together.
     """
     if patches.ndim != 3 or not patches.shape[1]:
         raise InputError(f"patches must be an (images, patches, dimensions) tensor, got {tuple(patches.shape)}.")

@@ -2,7 +2,7 @@
 
     p_in = Σ_{k≤K} p_k,   p = softmax(L·(s, s⁻));   score = log(p_in / p_out) = lse(L·s) − lse(L·s⁻)
 
-The log-odds order images as p_in does, and do not round to 1 as that does: near 1 float32 would make ties.
+The log-odds rank images as p_in does, but do not round to 1, where float32 would make ties.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale:
 @register_score
 @dataclass(frozen=True)
 class IdLikeScore(Score):
-    """`id_like` as a Score, of a classifier that was tuned by id-like."""
+    """`id_like` as a Score of an id-like classifier."""
 
     name = "id-like"
-    summary = "log-odds of the classes against the outliers of a classifier by id-like"
+    summary = "log-odds of the classes against the outliers of an id-like classifier"
     formula = "lse(L·s) − lse(L·s⁻)"
     paper = "Bai et al., CVPR 2024"
     own_to = "id-like"

@@ -1,4 +1,4 @@
-"""InterNeg's negative texts: words that lie farther from every class's *images* than its own name does.
+"""InterNeg's negative texts: words farther from every class's *images* than the class name.
 
 From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
 
@@ -6,11 +6,11 @@ From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
     keep the words with cos(w, μ_k) < b_k for all k;   rank by mean_k (b_k − cos(w, μ_k));   take the first 2,000,
     nouns and adjectives apart, in proportion to how many of each are kept
 
-Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was taught to
-compare texts with images; this is the comparison that counts when an image is scored.
+Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was trained to
+compare texts with images, which is also how an image is scored.
 
-The visual half of the paper is left out: it inverts confident unknowns of the test stream into further negatives, so
-that its figures are those of a method that has seen the test images. A class without images sets no bound.
+The visual half of the paper is not implemented: it inverts confident unknowns of the test stream into further
+negatives, so it learns from test images. A class without images sets no bound.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def select(
 ) -> torch.Tensor:
     """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first.
 
-    The first `nouns` candidates are nouns, the others adjectives; nouns come first in the result. Unless `every` bound
-    must be kept, all candidates are ranked.
+    The first `nouns` candidates are nouns, the others adjectives; nouns come first in the result. Without `every`, all
+    candidates are ranked, also those beyond a bound.
     """
     bounds = (texts * means).sum(dim=1)
     ranks = []
@@ -76,10 +76,10 @@ def select(
 @register_score
 @dataclass(frozen=True)
 class InterNeg(WordPool, Score):
-    """`neglabel` on words that are chosen by labelled images."""
+    """`neglabel` on words chosen with labelled images."""
 
     name = "interneg"
-    summary = "neglabel's score on words that lie farther from each class's images than its own name does"
+    summary = "neglabel's score on words farther from each class's images than the class name"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)), negatives with cos(w, μ_k) < cos(t_k, μ_k) for all k, farthest first"
     paper = "Xu et al., CVPR 2026 (textual half)"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
@@ -89,15 +89,15 @@ class InterNeg(WordPool, Score):
     seed: int = 0
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
+        """Returns nothing yet; candidates are encoded and cached on disk now, with progress."""
         self.encode_words(classifier.model, progress)
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         if inputs.labels is None:
             raise InputError(
-                f"Score {self.spec!r} must know the classes of the known images, and was not told them. Give "
-                "a folder with one subfolder per class, or a table with a label column."
+                f"Score {self.spec!r} needs the classes of the known images. Pass a folder with one subfolder per "
+                "class, or a table with a label column."
             )
         classifier, features = scorer.classifier, scorer.compared_features(inputs)
         labels = inputs.labels.to(features.device)
@@ -115,8 +115,8 @@ class InterNeg(WordPool, Score):
         chosen = select(candidates, nouns, texts, means, self.count)
         if not len(chosen):
             warnings.warn(
-                f"{self.name}: none of {len(candidates)} words lies farther from every class's images than the class's "
-                "own name does, and the farthest are taken. Check the images' classes, or use neglabel.",
+                f"{self.name}: none of {len(candidates)} words is farther from every class's images than the class "
+                "name, so the farthest words are used. Check the images' classes, or use neglabel.",
                 stacklevel=2,
             )
             chosen = select(candidates, nouns, texts, means, self.count, every=False)

@@ -2,11 +2,11 @@
 
     score = −‖z − z_(k)‖,   z_(k) the k-th nearest unit image feature among those of the calibration images
 
-An image is not its own neighbour: a calibration image that comes again lies at distance 0 from itself, and would look
-nearer than any new one. What lies within `SAME` is taken for the image itself and not counted, unless there is
-nothing else. Where fewer than k images remain, the farthest of them counts.
+An image is not its own neighbour: a calibration image is at distance 0 from itself, nearer than any new image. Images
+within `SAME` count as the image itself and are skipped, unless there is nothing else. If fewer than k images remain,
+the farthest counts.
 
-The features of the calibration images are kept, and saved with the detector: at most `MAX_KEPT`, evenly spaced.
+The features of the calibration images are saved with the detector: at most `MAX_KEPT`, evenly spaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from deltaenergy.scores.registry import register_score
 
 # Features of 512 entries: 20 MB.
 MAX_KEPT = 10_000
-# Encoding an image again in another batch or precision moves its unit feature by far less, another image by more.
+# Encoding an image again in another batch or precision changes its unit feature by far less; another image differs by
+# more.
 SAME = 0.01
 
 
@@ -66,7 +67,7 @@ def evenly(features: torch.Tensor, most: int) -> torch.Tensor:
 @register_score
 @dataclass(frozen=True)
 class Knn(Score):
-    """`knn` as a Score that keeps the features of the calibration images."""
+    """`knn` as a Score that stores the features of the calibration images."""
 
     name = "knn"
     summary = "nearness to the calibration images"

@@ -1,9 +1,9 @@
-"""LogitGap: how far the closest class is ahead of those behind it (Liang et al., NeurIPS 2025).
+"""LogitGap: how far the closest class is ahead of the next classes (Liang et al., NeurIPS 2025).
 
     score = s_(1) − mean(s_(2) … s_(N+1)),   s_(1) ≥ s_(2) ≥ … the sorted cosines
 
 N = 88 is the released number for ImageNet's 1,000 classes; with fewer classes it is all others, K − 1. `share` gives N
-as a share of K instead. With one class there is nothing behind it, and the score is its cosine.
+as a share of K instead. With one class, the score is its cosine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaenergy.scores.registry import register_score
 
 @array_function
 def logit_gap(similarities: torch.Tensor, others: Count = 88, share: Share = 0.0) -> torch.Tensor:
-    """The largest cosine minus the mean of the N next ones (formula above); a `share` of K goes before `others`."""
+    """The largest cosine minus the mean of the N next (formula above); a `share` of K overrides `others`."""
     classes = similarities.shape[1]
     if classes == 1:
         return similarities[:, 0].clone()
@@ -32,7 +32,7 @@ def logit_gap(similarities: torch.Tensor, others: Count = 88, share: Share = 0.0
 @register_score
 @dataclass(frozen=True)
 class LogitGap(Score):
-    """`logit_gap` as a Score. `others` is N; a `share` of the classes, if it is not 0, stands for it."""
+    """`logit_gap` as a Score. `others` is N; a `share` of the classes, if not 0, replaces it."""
 
     name = "logit-gap"
     summary = "how far the closest class is ahead of the next ones"

@@ -2,8 +2,8 @@
 
     score = max_k softmax(s)_k + mean_m max_k softmax((1 − z·n_m)/5)_k
 
-s are the cosines with the classes' texts and z·n_m those with the m-th negative of each class, which a classifier by
-lsn has learned: the score is its own, and no other classifier has what it looks at.
+s are the cosines with the classes' texts and z·n_m those with the m-th negative of each class, which an lsn classifier
+has learned; no other classifier has them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import largest_probability
 
 # The temperature of the distances.
 SOFTNESS = 5.0
@@ -34,17 +34,17 @@ def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
             f"got shape {tuple(negatives.shape)}."
         )
     check_finite(negatives.sum(), negatives, "negative_similarities")
-    far = largest_probability(-negatives.flatten(0, 1), SOFTNESS).view(negatives.shape[:2]).mean(dim=1)
-    return largest_probability(similarities, 1.0) + far
+    far = msp.kernel(-negatives.flatten(0, 1), SOFTNESS).view(negatives.shape[:2]).mean(dim=1)
+    return msp.kernel(similarities, 1.0) + far
 
 
 @register_score
 @dataclass(frozen=True)
 class LsnScore(Score):
-    """`lsn` as a Score, of a classifier that was tuned by lsn."""
+    """`lsn` as a Score of an lsn classifier."""
 
     name = "lsn"
-    summary = "nearness to a class and distance from its negatives, for classifiers by lsn"
+    summary = "nearness to a class and distance from its negatives, for lsn classifiers"
     formula = "max_k softmax(s)_k + mean_m max_k softmax((1 − z·n_m)/5)_k"
     paper = "Nie et al., ICLR 2024"
     own_to = "lsn"

@@ -3,11 +3,11 @@
     score = −min_k (z − μ_k)ᵀ Σ⁻¹ (z − μ_k),   z unit image features, Σ one covariance for all classes
 
 μ_k and Σ come from the calibration images. These need no labels: an image belongs to the class that the classifier
-gives it. A class with fewer than `MIN_OF_CLASS` images has no mean of its own; its images share the mean of all. Σ is
+gives it. A class with fewer than `MIN_OF_CLASS` images has no separate mean; its images share the mean of all. Σ is
 shrunk towards a multiple of the identity by the share of Ledoit and Wolf (2004), since a few hundred images in 512
 dimensions leave it singular otherwise.
 
-Fitted on few images, those images themselves lie nearer to what was learned than new ones do.
+Fitted on few images, those images are nearer to what was learned than new images.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
 
-# A mean of fewer images says more about them than about their class.
+# A mean of fewer images describes them rather than their class.
 MIN_OF_CLASS = 10
 # The smallest variance, as a share of a unit feature's: equal images have none at all.
 LEAST_VARIANCE = 1e-6
@@ -85,7 +85,7 @@ class Mahalanobis(Score):
         predicted = inputs.similarities.argmax(dim=1)
         counts = predicted.bincount(minlength=inputs.similarities.shape[1])
         own = torch.nonzero(counts >= MIN_OF_CLASS)[:, 0]
-        # Where the mean of each class stands; that of all images comes last.
+        # The row of each class's mean; the mean of all images comes last.
         places = torch.full_like(counts, len(own))
         places[own] = torch.arange(len(own), device=own.device)
         mean_of = places[predicted]

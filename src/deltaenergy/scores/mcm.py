@@ -8,20 +8,19 @@ import torch
 
 from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.msp import MSP, msp
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import Tempered, largest_probability
 
 
 @array_function
 def mcm(similarities: torch.Tensor, temperature: Positive = 1.0) -> torch.Tensor:
     """Maximum concept matching: the largest softmax probability of raw cosines."""
-    return largest_probability(similarities, temperature)
+    return msp.kernel(similarities, temperature)
 
 
 @register_score
 @dataclass(frozen=True)
-class MCM(Tempered):
+class MCM(MSP):
     """`mcm` as a Score."""
 
     name = "mcm"
@@ -29,6 +28,3 @@ class MCM(Tempered):
     formula = "max_k softmax(s/T)_k with T = 1"
     paper = "Ming et al., NeurIPS 2022"
     temperature: Positive = 1.0
-
-    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        return mcm.kernel(inputs.similarities, self.temperature)

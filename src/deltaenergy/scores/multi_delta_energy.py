@@ -2,7 +2,7 @@
 
     score = Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m,   μ_m and σ_m the mean and deviation of ΔE_{τ_m,c_m} over ID images
 
-A small τ separates near unknowns, a large one far unknowns (`docs/scores.md`); the sum needs no choice between them.
+A small τ separates near unknowns, a large τ far unknowns; the sum needs no choice.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import moments
 
 TAUS = (0.01, 0.1, 1.0)
 CS = (2, 1, 1)
+# A few units in the last place of single precision, relative to the largest value.
+ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
 @array_function
@@ -33,13 +34,23 @@ def multi_delta_energy(
     taus: Sequence[Positive] = TAUS,
     cs: Sequence[Count] = CS,
 ) -> torch.Tensor:
-    """The standardised sum of each row (formula above); `means` and `deviations` hold μ_m and σ_m."""
+    """The standardised sum of each row (formula above); `means` and `deviations` are μ_m and σ_m."""
     _check_lengths(taus=taus, cs=cs, means=means, deviations=deviations)
     terms = [
         (delta_energy.kernel(similarities, tau, c) - mean) / deviation
         for tau, c, mean, deviation in zip(taus, cs, means, deviations)
     ]
     return torch.stack(terms).sum(dim=0)
+
+
+def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Mean and deviation of each term over ID images; a constant term is only centred."""
+    values = [term.double() for term in terms]
+    deviations = torch.stack([term.std(correction=0) for term in values])
+    # Differences by rounding are not a deviation: similarities are computed in single precision.
+    least = torch.stack([ROUNDING * term.abs().max() for term in values])
+    means = torch.stack([term.mean() for term in values])
+    return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}
 
 
 def _check_lengths(**lists: Sequence[float]) -> None:

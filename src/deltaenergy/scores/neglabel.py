@@ -1,18 +1,18 @@
-"""NegLabel: how much of the probability falls on the classes, and how much on words that are none of them.
+"""NegLabel: how much of the probability is on the classes, rather than on words that are none of them.
 
 With negatives Y_neg (mined, see `deltaenergy.scores.negatives`) in G groups of equal size (Jiang et al., ICLR 2024):
 
     score = (1/G) Σ_g Σ_k e^{s_k/T} / ( Σ_k e^{s_k/T} + Σ_{n∈g} e^{s_n/T} ) = mean_g σ( lse(s/T) − lse(s_g/T) )
 
-`neglabel:quick` asks ImageNet's 998 names instead of 70,794 words, never a class, its synonyms or its kinds, keeps half
-of them, and takes the log-odds lse(s/T) − lse(s_neg/T) of one group, which order images as the share does and do not
-round to 1 as that does.
+`neglabel:quick` uses ImageNet's 998 names instead of 70,794 words, without the classes, their synonyms and their kinds,
+keeps half of them, and uses the log-odds lse(s/T) − lse(s_neg/T) of one group, which rank images as the share does but
+do not round to 1.
 
 The right-hand form needs one pass over the classes instead of one per group. `neglabel+delta-energy` puts ΔEnergy
 on the same pool, without groups: ΔE(x; Y_in) − ΔE(x; Y_neg) (ΔEnergy, NeurIPS 2025).
 
-The classes' similarities are the classifier's, so both work with tuned classifiers too. The paper prompts classes as
-it prompts nouns: for its exact form build the classifier with `template="the nice {}"`.
+The classes' similarities are the classifier's, so both also work with tuned classifiers. The paper prompts classes like
+nouns: for its exact form build the classifier with `template="the nice {}"`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def neglabel(
 ) -> torch.Tensor:
     """NegLabel's score (formula above) from similarities with the classes (N, K) and with the negatives (N, M).
 
-    Group g is the g-th run of ⌊M/G⌋ columns; what remains after G of them is left out. With fewer negatives than
-    groups, each is its own group. With `log_odds`, the mean of lse(s/T) − lse(s_g/T) instead of that of its sigmoid.
+    Group g is the g-th run of ⌊M/G⌋ columns; the remainder is not used. With fewer negatives than groups, each is its
+    own group. With `log_odds`, the mean of lse(s/T) − lse(s_g/T) instead of that of its sigmoid.
     """
     negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
     groups = min(groups, negatives.shape[1])
@@ -82,9 +82,9 @@ def _sum_over_groups(
 class MinedScore(WordPool, Score):
     """A score over negatives that are mined when it is bound to a classifier, and saved with the detector.
 
-    `imagenet` takes ImageNet's names, and never a class, its synonyms or its kinds, which the published rule may keep.
-    Superclass words are separated by spaces. `class_templates` are for mining alone; if empty, candidates are compared
-    with the classifier's own text features.
+    `imagenet` uses ImageNet's names without the classes, their synonyms and their kinds, which the published rule may
+    keep. Superclass words are separated by spaces. `class_templates` are only for mining; if empty, candidates are
+    compared with the classifier's own text features.
     """
 
     requires = frozenset({Need.FEATURES, Need.TEXTS})
@@ -134,7 +134,7 @@ class MinedScore(WordPool, Score):
 @register_score
 @dataclass(frozen=True)
 class NegLabel(MinedScore):
-    """`neglabel` as a Score, computed in blocks: memory does not grow with images or negatives."""
+    """`neglabel` as a Score, computed in blocks in bounded memory."""
 
     name = "neglabel"
     summary = "share of probability on the classes rather than on WordNet words far from them"
@@ -161,7 +161,7 @@ def grouped_score(
     *,
     log_odds: bool = False,
 ) -> torch.Tensor:
-    """`neglabel` from features rather than similarities with the negatives (M, D), block by block."""
+    """`neglabel` from features instead of similarities with the negatives (M, D), block by block."""
     features = scorer.compared_features(inputs)
     negatives = negatives.to(features)
     groups = min(groups, len(negatives))

@@ -3,7 +3,7 @@
     score = exp( max_k s_k − lse over the K(1 + n) cosines s, s⁻ ),   T = 1
 
 that is mcm's largest probability with the negatives in the denominator. With `local`, max over patches and classes of
-the same for each patch is added; the paper that compares with it ("GL") leaves that open, and this is our reading.
+the same for each patch is added; the paper that compares with it ("GL") does not define that; this is our reading.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def negprompt(similarities: torch.Tensor, negative_similarities: Any) -> torch.T
 @register_score
 @dataclass(frozen=True)
 class NegPromptScore(Score):
-    """`negprompt` as a Score, of a classifier that was tuned by negprompt."""
+    """`negprompt` as a Score of a negprompt classifier."""
 
     name = "negprompt"
-    summary = "mcm with the negatives of a classifier by negprompt in the denominator"
+    summary = "mcm with the negatives of a negprompt classifier in the denominator"
     formula = "exp(max_k s_k − lse over K(1+n) cosines)"
     paper = "Li et al., CVPR 2024"
     own_to = "negprompt"
@@ -48,7 +48,7 @@ class NegPromptScore(Score):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Patches too, if they are looked at."""
+        """Also patches, with `local`."""
         return frozenset({Need.PATCHES}) if self.local else self.requires
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:

@@ -1,22 +1,21 @@
-"""NegRefine: NegLabel's score, lifted where an image shows a class *and* what a negative names.
+"""NegRefine: NegLabel's score, raised if an image shows a class *and* a negative.
 
 Ansari et al., ICCV 2025:
 
     score = neglabel + w · max_{p, n} σ( [cos(z, "p and n") − cos(z, n)] / T ),   w = 2, T = 0.01
 
-over the 5 classes p and the 5 negatives n that are nearest to the image. Where "dog and leash" fits better than "leash"
-alone, the leash is no sign of an unknown image. Texts are made of CSP's noun templates, as the negatives are.
+over the 5 classes p and the 5 negatives n that are nearest to the image. If "dog and leash" fits better than "leash",
+the leash is not a sign of an unknown image. Texts use CSP's noun templates, like the negatives.
 
-The negatives are CSP's, but mined by the largest cosine with a class (quantile 1), less proper nouns and subcategories
-of the classes, which CLIP finds in known images too. **The paper asks a language model which words these are; here
-WordNet says it**, by instance pointers and by hyponyms of the
-classes (see `negatives.taxonomy`): a substitute that needs no further model, and that knows WordNet's words only. The
-paper's own example, "african daisy", is a flower to WordNet but no kind of "daisy", and stays.
+The negatives are CSP's, but mined by the largest cosine with a class (quantile 1), without proper nouns and
+subcategories of the classes, which CLIP also finds in known images. **The paper finds these words with a language
+model; here WordNet is used**, by instance pointers and hyponyms of the classes (see `negatives.taxonomy`): this needs
+no further model, but knows only WordNet's words. The paper's own example, "african daisy", is a flower in WordNet but
+not a kind of "daisy", and stays.
 
-The pairs are encoded when an image asks for them, since all pairs of K classes and M negatives would be millions: the
-model's text tower runs whenever images are scored. That is 25 texts of 8 prompts each for an image that shares none
-with the ones before; `noun_templates='the nice {}'` makes it 25. Each text passes through the tower by itself: its
-feature has the same bits whatever else is asked for.
+The pairs are encoded on demand, because all pairs of K classes and M negatives would be millions: the text tower runs
+whenever images are scored. That is up to 25 texts of 8 prompts per image; `noun_templates='the nice {}'` makes it 25
+prompts. Each text is encoded separately, so its feature always has the same bits.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
-from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import Negatives
+from deltaenergy.scores.negatives.pools import encode_candidates
 from deltaenergy.scores.negatives.taxonomy import proper_nouns, subcategories
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, IMAGES_PER_BLOCK, NegLabel
 from deltaenergy.scores.registry import register_score
@@ -47,9 +46,9 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
 
-# Features of the texts that were asked for last: 16 MB of 512 numbers each.
+# Features of the last texts: 16 MB of 512 numbers each.
 _kept = LruCache[tuple[str, str, tuple[str, ...], str], torch.Tensor](8192)
-# Between the negatives in the state; no text that a tower takes holds one.
+# Separates the negatives in the state; no text has this character.
 _BETWEEN = "\0"
 
 
@@ -59,8 +58,8 @@ def refine(negatives: Negatives, classes: Sequence[str]) -> Negatives:
     kept = [i for i, word in enumerate(negatives.words) if word.lower() not in unwanted]
     if not kept:
         raise InputError(
-            f"negrefine: all {len(negatives.words)} negatives are proper nouns or kinds of the classes by WordNet, so "
-            "that none is left. Give further candidates (words=FILE), narrower classes, or use csp."
+            f"negrefine: all {len(negatives.words)} negatives are proper nouns or kinds of the classes in WordNet, so "
+            "none is left. Pass more candidates (words=FILE) or narrower classes, or use csp."
         )
     return replace(
         negatives,
@@ -78,19 +77,19 @@ def matches(pairs: torch.Tensor, negatives: torch.Tensor, temperature: float = 0
 @register_score
 @dataclass(frozen=True)
 class NegRefine(CspPool, NegLabel):
-    """NegLabel's score on refined negatives, plus what images that match several texts are due."""
+    """NegLabel's score on refined negatives, plus the term for images that match several texts."""
 
     name = "negrefine"
     summary = "csp on negatives without names and kinds of the classes, fair to images that show several things"
     formula = 'neglabel + w·max_{p,n} σ([cos(z, "p and n") − cos(z, n)]/T) over the 5 nearest classes and negatives'
-    paper = "Ansari et al., ICCV 2025; WordNet in place of its language model"
+    paper = "Ansari et al., ICCV 2025; WordNet instead of its language model"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
     quantile: Share = 1.0
     weight: NonNegative = 2.0
     nearest: Count = 5
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The negatives of these classes and their words, which are joined to classes later."""
+        """The negatives of these classes and their words, which are later joined to classes."""
         refined = refine(self.mined(classifier, progress), classifier.classes)
         text = _BETWEEN.join(refined.phrases).encode("utf-8")
         return {"negatives": refined.features, "words": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
@@ -115,7 +114,7 @@ class NegRefine(CspPool, NegLabel):
     def _match(
         self, scorer: Scorer, feature: torch.Tensor, classes: list[int], words: list[str], cosines: torch.Tensor
     ) -> torch.Tensor:
-        """What one image is due, with its nearest classes, and its nearest negatives and their cosines."""
+        """The second term of one image, from its nearest classes, nearest negatives and their cosines."""
         names = scorer.classifier.classes
         texts = [f"{names[position]} and {word}" for position in classes for word in words]
         pairs = text_features(scorer.classifier.model, texts, self.mining.noun_templates).to(feature)
@@ -137,5 +136,5 @@ def text_features(model: Model, texts: Sequence[str], templates: tuple[str, ...]
 
 
 def refined_words(scorer: Scorer) -> list[str]:
-    """What was prompted of each negative, in their order."""
+    """The texts of the negatives, in order."""
     return bytes(scorer.state["words"].cpu().numpy()).decode("utf-8").split(_BETWEEN)

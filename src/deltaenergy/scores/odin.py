@@ -2,9 +2,9 @@
 
     x̃ = x − ε · sign(∇_x CE(L·s(x)/T, argmax_k s_k(x))) / σ_rgb,   score = max_k softmax(L·s(x̃)/T)_k
 
-x are normalised pixels, σ_rgb the deviations they were divided by and L the model's logit scale. Known images
-respond to the step more than others. With ε = 0 there is no step: that form needs no gradients and works on
-features, but it is not the paper's method, and ranks images as mcm does.
+x are normalised pixels, σ_rgb the deviations they were divided by and L the model's logit scale. The step changes known
+images more than others. With ε = 0 there is no step: that form needs no gradients and works on features, but it is not
+the paper's method, and ranks images as mcm does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def odin(
     """ODIN's score of each image (formula above), in double precision.
 
     Args:
-        similarities_of: pixels (n, 3, H, W) -> similarities (n, K), differentiable. It sees a few images at a time.
+        similarities_of: pixels (n, 3, H, W) -> similarities (n, K), differentiable. It gets a few images at a time.
         pixels: normalised images (N, 3, H, W), tensor or array.
         std: σ_rgb.
         temperature: T.
@@ -59,7 +59,7 @@ def odin(
         raise InputError(f"pixels must be an (images, channels, height, width) array, got {tuple(images.shape)}.")
     check_finite(images.sum(), images, "pixels")
     if len(std) not in (1, images.shape[1]):
-        raise InputError(f"odin: std must hold one number per channel ({images.shape[1]}), got {len(std)}.")
+        raise InputError(f"odin: std must have one number per channel ({images.shape[1]}), got {len(std)}.")
     deviation = torch.tensor(std, device=images.device).view(1, -1, 1, 1)
     scores = [torch.zeros(0, dtype=torch.float64, device=images.device)]
     for part in torch.split(images, IMAGES_PER_STEP) if len(images) else ():
@@ -72,7 +72,7 @@ def odin(
 
 
 def pixel_gradient(similarities_of: SimilaritiesOf, pixels: torch.Tensor, temperature: float) -> torch.Tensor:
-    """∇_x Σ_i CE(s(x_i)/T, argmax): each image's own gradient, since images do not see one another."""
+    """∇_x Σ_i CE(s(x_i)/T, argmax): each image's own gradient, because images are independent."""
     with torch.inference_mode(False), torch.enable_grad():
         # A copy, because tensors made in inference mode cannot take part in a graph.
         variable = pixels.detach().clone().requires_grad_()

@@ -52,7 +52,7 @@ class ReAct(Score):
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """b, the percentile of all feature entries (linear interpolation)."""
-        # NumPy, because torch.quantile takes no more than 16 million entries.
+        # NumPy, because torch.quantile accepts at most 16 million entries.
         bound = np.percentile(inputs.features.float().cpu().numpy(), self.percentile)
         return {"bound": torch.tensor(float(bound), dtype=torch.float64)}
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 ScoreType = TypeVar("ScoreType", bound="type[Score]")
-# What a user gets unasked: what docs/tables/default_score.py found best on tests that chose nothing, above mcm on CLIP
-# and on `lite`, on near and far unknowns. It is not fitted, so it needs no ID images, but a text tower for its words.
+# The default: best in docs/tables/default_score.py on held-out tests, above mcm on CLIP and on `lite`, on near and far
+# unknowns. It is not fitted, so it needs no ID images, but a text tower for its words.
 DEFAULT_SCORE = "delta-energy+words"
 # For a classifier without a text tower, such as one on precomputed features; it must be fitted.
 DEFAULT_WITHOUT_TEXTS = "multi-delta-energy"
 
 
 def _check(name: str, cls: type[Score]) -> None:
-    """Refuse what would fail later, in a place that says less."""
+    """Refuse classes that would fail later with a worse message."""
     if not isinstance(cls, type) or not issubclass(cls, Score):
         raise TypeError(f"score {name!r} must be a subclass of deltaenergy.Score, got {cls!r}")
     if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
@@ -43,7 +43,7 @@ SCORES: Registry[type[Score]] = Registry(
 
 
 def register_score(cls: ScoreType) -> ScoreType:
-    """Class decorator: make `cls` known under its `name`."""
+    """Class decorator: register `cls` under its `name`."""
     SCORES.add(cls.name, cls)
     return cls
 
@@ -54,7 +54,7 @@ def list_scores() -> list[str]:
 
 
 def get_score_class(name: str) -> type[Score]:
-    """The score class called `name`."""
+    """The score class named `name`."""
     return SCORES.get(name)
 
 
@@ -68,7 +68,7 @@ def make_score(spec: str | Score, **params: Any) -> Score:
     """
     if isinstance(spec, Score):
         if params:
-            raise InputError("Give parameters with a score's name, not with a Score object.")
+            raise InputError("Pass parameters with a score's name, not with a Score object.")
         return spec
     if not isinstance(spec, str):
         raise InputError(f"score must be a name such as 'delta-energy', or a Score, got {spec!r}.")
@@ -77,7 +77,7 @@ def make_score(spec: str | Score, **params: Any) -> Score:
 
 
 def _join(parts: list[Named]) -> Named:
-    """One part: a plus is part of names such as `csp+delta-energy`, whose parameters stand at the end."""
+    """One part: a plus is part of names such as `csp+delta-energy`, whose parameters come at the end."""
     name = "+".join(part.name for part in parts)
     if any(part.preset or part.params for part in parts[:-1]):
         raise InputError(f"score {name!r} takes its parameters at the end: write {name}(parameter=value,…).")

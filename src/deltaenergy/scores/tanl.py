@@ -1,17 +1,17 @@
-"""TANL: words that the stream's unknown images respond to and its known ones do not (Zhang et al., CVPR 2026).
+"""TANL: words that the stream's unknown images activate and its known images do not (Zhang et al., CVPR 2026).
 
-The activation of a word is its mean probability over images, by the softmax over classes and all words; two queues hold
-the last L known and L unknown images of the stream, by S and a threshold θ that parts the recent scores:
+The activation of a word is its mean probability over images, by the softmax over classes and all words; two queues have
+the last L known and L unknown images of the stream, by S and a threshold θ that splits the recent scores:
 
     a_w = α·[act_w(unknown queue) − act_w(known queue)] + (1 − α)·[the same of the current batch]
     S   = (1/M) Σ_{m=1..M} σ( lse(s/T) − lse_{j≤m}(s_{w_j}/T) )       over the M words of largest a, largest first
     known: S > θ + g(1 − θ);   unknown: S < θ − gθ;   θ of 0, 0.01, … 0.99 with the least variance within both sides
 
-S of the queues alone (α = 1) decides who enters them; the score that is given has the current batch in it. At first the
-known queue holds the classes' texts and the unknown one images of noise: Gaussian, uniform, Poisson, gamma and black or
-white, three of each, here as pictures that pass through the model's preprocessing.
+S from only the queues (α = 1) decides what enters them; the returned score also uses the current batch. At first the
+known queue has the classes' texts and the unknown queue images of noise: Gaussian, uniform, Poisson, gamma and black or
+white, three of each, preprocessed as images.
 
-M 1,000, L 300, g 0.2 and α 0.95 are the settings with which an independent reproduction comes to the paper's figures
+M 1,000, L 300, g 0.2 and α 0.95 are the settings with which an independent reproduction matches the paper's numbers
 (four open sets of ImageNet: mean FPR95 9.89 against 9.81); the authors' released script has g 0.5 and α 0.
 """
 
@@ -70,7 +70,7 @@ class Activations(Memory):
     def __init__(self, settings: Tanl, texts: torch.Tensor, words: torch.Tensor, noise: torch.Tensor) -> None:
         self.settings, self.texts, self.words = settings, texts, words.to(texts)
         noise = noise.to(texts)
-        # Of more classes than places, a random part is kept.
+        # With more classes than places, a random part is kept.
         order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(settings.seed))
         text_cosines, noise_cosines = texts @ texts.T, noise @ texts.T
         self.known = self._probabilities(text_cosines, texts)[order.to(texts.device)][-settings.length :]
@@ -79,7 +79,7 @@ class Activations(Memory):
         self.scores = torch.cat([self._score(text_cosines, texts, chosen), self._score(noise_cosines, noise, chosen)])
 
     def judge(self, similarities: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """Choose words by the queues, then by queues and batch together; then the confident ones join the queues."""
+        """Choose words by the queues, then by queues and batch together; then add confident images to the queues."""
         settings, features = self.settings, features.to(self.texts)
         similarities = similarities.to(features)
         known, unknown = self.known.mean(dim=0), self.unknown.mean(dim=0)
@@ -111,15 +111,15 @@ class Activations(Memory):
 
 
 def cumulative_score(similarities: torch.Tensor, negatives: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
-    """(1/M) Σ_m σ(lse(s/T) − lse(s_1 … s_m / T)) for classes (B, K) and negatives (B, M), the weightiest first."""
+    """(1/M) Σ_m σ(lse(s/T) − lse(s_1 … s_m / T)) for classes (B, K) and negatives (B, M), largest weight first."""
     positive = torch.logsumexp(similarities / temperature, dim=1, keepdim=True)
     return torch.sigmoid(positive - torch.logcumsumexp(negatives / temperature, dim=1)).mean(dim=1)
 
 
 def parting(scores: torch.Tensor) -> float:
-    """Of 0, 0.01, … 0.99 the one that parts scores with the least variance within the sides; the middle one of ties.
+    """The threshold of 0, 0.01, … 0.99 that splits scores with the least variance within the sides; the middle of ties.
 
-    Variances are weighted by the sides' shares (Otsu's criterion). Where all scores fall on one side, that is 0.5.
+    Variances are weighted by the sides' shares (Otsu's criterion). 0.5 if all scores are on one side.
     """
     values = scores.double().cpu().numpy()
     within = np.full(THRESHOLDS, np.inf)
@@ -133,7 +133,7 @@ def parting(scores: torch.Tensor) -> float:
 
 
 def noise_images(seed: int) -> list[npt.NDArray[np.uint8]]:
-    """Three pictures each of Gaussian, uniform, Poisson, gamma and black-or-white noise."""
+    """Three images each of Gaussian, uniform, Poisson, gamma and black-or-white noise."""
     rng = np.random.default_rng(seed)
     shape = (NOISE_OF_EACH, NOISE_SIDE, NOISE_SIDE, 3)
 

@@ -1,4 +1,4 @@
-"""The web application: the routes of /v1, errors as JSON, the two pages, and a guard around all of it."""
+"""The web application: the routes of /v1, errors as JSON, the two pages, and the guard around them."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from deltaenergy.serve.schemas import (
     VerdictList,
 )
 
-ABOUT = """Say which of your classes an image is, and whether it is any of them at all.
+ABOUT = """Classify images, and reject those that belong to none of your classes.
 
-Scores: larger = more like the known classes. `is_ood` is true for *none of these*. Each image has its own answer, or
-its own `error`; the status is 422 if no image of a request could be read. 429 means that the service is busy: try
-again after `Retry-After` seconds."""
+Scores: larger = more like the known classes. `is_ood` is true for *none of these*. Each image has a verdict or an
+`error`; the status is 422 if no image of a request could be read. 429 means that the service is busy: try again after
+`Retry-After` seconds."""
 MOST_SCORES = 2000
 LONGEST_NAME = 1000
 SAMPLE_SIDE = 640
@@ -66,16 +66,16 @@ router = APIRouter(prefix="/v1", tags=["verdicts"])
 operation = APIRouter(tags=["operation"])
 
 Files = Annotated[list[UploadFile], File(description="Images.")]
-DetectorName = Annotated[str | None, Form(description="Its name; optional if there is only one.")]
+DetectorName = Annotated[str | None, Form(description="Name of the detector; optional if there is only one.")]
 ClassNames = Annotated[list[str], Form(description="Class names, separated by commas.")]
-SomeClassNames = Annotated[list[str] | None, Form(description="Class names, separated by commas, and no detector.")]
-Template = Annotated[str | None, Form(max_length=500, description="Such as: a photo of a {}.")]
-ScoreName = Annotated[str | None, Form(max_length=500, description="A score, for class names of a request.")]
-TopK = Annotated[int, Form(ge=1, le=1000, description="How many of the closest classes.")]
+SomeClassNames = Annotated[list[str] | None, Form(description="Class names between commas, instead of a detector.")]
+Template = Annotated[str | None, Form(max_length=500, description="Prompt template, such as: a photo of a {}.")]
+ScoreName = Annotated[str | None, Form(max_length=500, description="Score to use with class names.")]
+TopK = Annotated[int, Form(ge=1, le=1000, description="Number of closest classes to report per image.")]
 Keep = Annotated[float, Form(gt=0, le=1, description="Share of known images to keep.")]
 Numbers = Json[list[FiniteFloat]]
 KnownScores = Annotated[
-    Numbers, Form(default_factory=list, description="Scores that /v1/classify gave to known images, a JSON list.")
+    Numbers, Form(default_factory=list, description="JSON list of the scores that /v1/classify gave to known images.")
 ]
 
 
@@ -95,7 +95,7 @@ async def detector_or_classes(
     template: Template = None,
     score: ScoreName = None,
 ) -> Predictor:
-    """A detector of the service, unless there are class names."""
+    """A detector of the service, unless class names are given."""
     if classes is None:
         return engine.detector(detector)
     return await class_list(request, engine, classes, template, score)
@@ -105,15 +105,15 @@ ByClasses = Annotated[Predictor, Depends(class_list)]
 ByEither = Annotated[Predictor, Depends(detector_or_classes)]
 
 
-@router.get("/detectors", summary="The detectors of the service")
+@router.get("/detectors", summary="Detectors of this service")
 async def detectors(engine: TheEngine) -> list[DetectorInfo]:
-    """Each with classes, score, threshold and what the threshold guarantees."""
+    """Classes, score, threshold and guarantee of each detector."""
     return [predictor.info() for predictor in engine.detectors.values()]
 
 
-@router.get("/detectors/{name}/scores", summary="The scores of a detector's calibration images")
+@router.get("/detectors/{name}/scores", summary="Scores of a detector's calibration images")
 async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
-    """Ascending, for a histogram next to the threshold."""
+    """In ascending order, for a histogram next to the threshold."""
     predictor = engine.detector(name)
     assert predictor.detector is not None
     values, known = predictor.detector.calibration_scores, predictor.one_threshold
@@ -127,46 +127,52 @@ async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
     )
 
 
-@router.post("/verdicts", summary="Which class, and whether any at all")
+@router.post("/verdicts", summary="Classify images")
 async def verdicts(
     request: Request, engine: TheEngine, files: Files, detector: DetectorName = None, top_k: TopK = 5
 ) -> VerdictList:
-    """By a detector of the service."""
+    """Uses a detector of the service."""
     return await _predicted(request, engine, engine.detector(detector), files, top_k)
 
 
-@router.post("/features", summary="The same for features")
+@router.post("/features", summary="Classify features")
 async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) -> VerdictList:
-    """Rows of unit features, as the detector's own model encodes images."""
+    """Rows of unit features from the detector's own model."""
     _check_count("features", asked.features, engine.limits.rows)
     predictor = engine.detector(asked.detector)
     work = engine.predict_features(predictor, asked.features, asked.top_k)
     return _answer(predictor, await while_connected(request, work, engine.limits.seconds))
 
 
-@router.post("/classify", summary="The same with class names of your own")
+@router.post("/classify", summary="Classify images with your own class names")
 async def classify(
     request: Request, engine: TheEngine, predictor: ByClasses, files: Files, top_k: TopK = 5
 ) -> VerdictList:
-    """The threshold is set from the names alone, and guarantees nothing; with `score` there is none, and no verdict."""
+    """The threshold comes from the class names and guarantees nothing. With `score` there is no threshold and no
+    verdict.
+    """
     return await _predicted(request, engine, predictor, files, top_k)
 
 
-@router.post("/thresholds", summary="A threshold, and what it makes of some scores")
+@router.post("/thresholds", summary="Set a threshold and apply it to scores")
 async def thresholds(
     engine: TheEngine,
     predictor: ByEither,
     known: KnownScores,
-    scores: Annotated[Numbers, Form(default_factory=list, description="Scores to compare with it, a JSON list.")],
+    scores: Annotated[
+        Numbers, Form(default_factory=list, description="JSON list of scores to compare with the threshold.")
+    ],
     keep: Keep = 0.95,
-    rank: Annotated[int | None, Form(description="Which known score is the threshold, instead of `keep`.")] = None,
+    rank: Annotated[
+        int | None, Form(description="Rank of the known score to use as threshold, instead of `keep`.")
+    ] = None,
 ) -> Thresholds:
-    """Of a detector with a single threshold, or of class names and the scores of known images."""
+    """For a detector with a single threshold, or for class names and scores of known images."""
     _check_count("scores", scores, engine.limits.rows)
     if predictor.name is None:
         found = _calibrated(engine, predictor, known, keep).require_calibration()
     elif predictor.one_threshold is None:
-        raise InputError(f"detector: {predictor.name!r} has no single threshold, so none can be chosen.")
+        raise InputError(f"detector: {predictor.name!r} has no single threshold, so it cannot be changed.")
     else:
         found = predictor.one_threshold
     if rank is not None:
@@ -186,7 +192,7 @@ async def thresholds(
 
 @router.post(
     "/calibrate",
-    summary="A detector of your own, as a zip",
+    summary="Make a detector and download it as a zip",
     response_class=Response,
     responses={200: {"content": {"application/zip": {}}, "description": "The folder of a detector."}},
 )
@@ -200,9 +206,9 @@ async def calibrate(
     template: Template = None,
     score: ScoreName = None,
 ) -> Response:
-    """From known images, or from the scores that they were given: the folder that `Detector.load` takes.
+    """Calibrates on known images, or on their scores, and returns a folder for `Detector.load`.
 
-    There may be more images than other requests allow. For more than fit into one request, send `known` instead.
+    More images are allowed than in other requests. If they do not fit into one request, send `known` instead.
     """
     if files:
         items = [ImageItem(f"{i}: {name}", data) for i, (name, data) in enumerate(await _read(files))]
@@ -223,7 +229,7 @@ async def calibrate(
     return Response(zipped, media_type="application/zip", headers=headers)
 
 
-@router.post("/explain", summary="Which part of an image decided")
+@router.post("/explain", summary="Explain a verdict with a heatmap")
 async def explain(
     request: Request,
     engine: TheEngine,
@@ -232,18 +238,18 @@ async def explain(
     method: Annotated[
         str, Form(max_length=100, description="auto, value-path, rollout, grad-cam or occlusion.")
     ] = "auto",
-    target: Annotated[str, Form(max_length=1000, description="class, score, or the name of a class.")] = "class",
+    target: Annotated[str, Form(max_length=1000, description="class, score, or a class name.")] = "class",
 ) -> Explained:
-    """By a detector of the service, or with class names of your own."""
+    """Uses a detector of the service, or your own class names."""
     ((name, data),) = await _read(files)
     work = engine.with_pixels(predictor, data, lambda pixels: explain_pixels(predictor, name, pixels, method, target))
     explained: Explained = await while_connected(request, work, engine.limits.seconds)
     return explained
 
 
-@router.get("/settings", summary="What can be requested")
+@router.get("/settings", summary="Settings of this service")
 async def settings(engine: TheEngine) -> ServiceSettings:
-    """Scores for class names of a request, the default one, limits and samples."""
+    """Scores for class names, the default score, limits and sample photos."""
     return ServiceSettings(
         own_classes=engine.model is not None,
         scores=await asyncio.to_thread(scores_without_images),
@@ -261,7 +267,7 @@ async def settings(engine: TheEngine) -> ServiceSettings:
     responses={200: {"content": {"image/jpeg": {}}, "description": "A photo."}},
 )
 async def sample(number: int) -> Response:
-    """As the page shows them."""
+    """A sample photo, as on the page."""
     data = await asyncio.to_thread(_sample, number) if 0 <= number < len(_samples()) else None
     if data is None:
         raise HTTPException(404, "There is no such sample.")
@@ -278,7 +284,7 @@ async def _predicted(
     request: Request, engine: Engine, predictor: Predictor, files: Sequence[UploadFile], top_k: int
 ) -> VerdictList:
     if len(files) > engine.limits.files:
-        raise HTTPException(413, f"files: there are {len(files):,} images, and {engine.limits.files} are the most.")
+        raise HTTPException(413, f"files: there are {len(files):,} images; the limit is {engine.limits.files}.")
     work = engine.predict(predictor, await _read(files), top_k)
     answers = await while_connected(request, work, engine.limits.seconds)
     if all(answer.error is not None for answer in answers):
@@ -304,18 +310,18 @@ def _answer(predictor: Predictor, answers: list[ImageAnswer]) -> VerdictList:
 
 def _check_count(name: str, values: Sequence[Any], most: int) -> None:
     if len(values) > most:
-        raise HTTPException(413, f"{name} has {len(values):,} rows, and {most:,} are the most.")
+        raise HTTPException(413, f"{name} has {len(values):,} rows; the limit is {most:,}.")
 
 
 def split_names(texts: Sequence[str]) -> list[str]:
-    """Class names between commas or line ends. Unlike the command line's, a name here never stands for a file."""
+    """Class names between commas or line ends. Unlike on the command line, a name is never a file."""
     names = ",".join(texts).replace("\n", ",").split(",")
     return [name.strip() for name in names if name.strip()]
 
 
 def _calibrated(engine: Engine, predictor: Predictor, known: Sequence[float], keep: float) -> Detector:
     if not known:
-        raise InputError("files and known are both missing: send known images, or the scores that they were given.")
+        raise InputError("files and known are both missing: send known images, or their scores.")
     _check_count("known", known, engine.limits.rows)
     return predictor.calibrated(known, keep)
 
@@ -328,7 +334,7 @@ def _calibrate(
     items: Sequence[ImageItem],
     keep: float,
 ) -> tuple[Detector, list[str]]:
-    """A detector by known images, and what a user should hear about it."""
+    """A detector calibrated on known images, and warnings about it."""
     chosen = make_score(score or DEFAULT_SCORE)
     fitted = chosen.needs_fit and Need.TEXTS not in chosen.needs
     predictor = engine.class_list(classes, template, "mcm" if fitted else chosen.spec)
@@ -370,7 +376,7 @@ def explain_pixels(predictor: Predictor, name: str, pixels: Pixels, method: str,
 
 @functools.cache
 def _samples() -> tuple[ImageItem, ...]:
-    """Sample photos, where the packages that hold them are installed."""
+    """Sample photos, if the packages with them are installed."""
     from deltaenergy.demo import sample_photographs
 
     try:
@@ -439,7 +445,7 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
         responses={status: {"model": Problem} for status in (400, 401, 404, 408, 413, 422, 429, 504)},
     )
     app.state.engine, app.state.keys = engine, keys
-    # For the description alone: the guard checks keys, before a body is read.
+    # Only for the description: the guard checks keys before a body is read.
     key = [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
     for routes in (router, v2.router, operation):
         app.include_router(routes, dependencies=key)
@@ -483,7 +489,7 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_fields(_: Request, error: Exception) -> JSONResponse:
-    """Where and what, without the values that were sent."""
+    """Where and what is wrong, without the values that were sent."""
     assert isinstance(error, RequestValidationError)
     found = []
     for one in error.errors()[:20]:

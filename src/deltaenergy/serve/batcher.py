@@ -1,8 +1,8 @@
-"""Jobs of many requests, done together: what waits is shared out among the workers that are free.
+"""Run jobs of many requests in batches: waiting jobs are shared among the free workers.
 
-A job waits at most `wait` seconds for company, and only while all are idle: under load, batches fill by themselves. A
-job whose caller has gone is left out. Should a batch fail, its jobs are tried one by one, so that one cannot spoil the
-others.
+A job waits at most `wait` seconds for others, and only while all workers are idle: under load, batches fill by
+themselves. A job whose caller has gone is skipped. If a batch fails, its jobs are run one by one, so one cannot spoil
+the others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Job, Result]):
-    """Runs jobs in batches, as many at a time as there are workers.
+    """Runs jobs in batches, one batch per worker at a time.
 
     Args:
-        run: does a batch, in a thread of `executor`; results in the order of the jobs.
-        executor: where; several batchers may share it.
-        size: jobs of a batch at most.
+        run: processes a batch in a thread of `executor`; returns results in the order of the jobs.
+        executor: several batchers may share it.
+        size: maximum jobs per batch.
         wait: seconds that a job may wait for others.
         workers: batches that run at a time.
-        on_batch: is told the size of every batch.
+        on_batch: called with the size of every batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Batcher(Generic[Job, Result]):
         return len(self._waiting)
 
     async def submit(self, job: Job) -> Result:
-        """The result of a job. If the caller is cancelled before its batch begins, it is never done."""
+        """The result of a job. If the caller is cancelled before its batch starts, the job is never run."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ class Batcher(Generic[Job, Result]):
             self._worker.release()
 
     async def _company(self) -> None:
-        """Give others a moment to come."""
+        """Wait a moment for more jobs."""
         if self._wait <= 0:
             return
         until = asyncio.get_running_loop().time() + self._wait
@@ -95,7 +95,7 @@ class Batcher(Generic[Job, Result]):
             await asyncio.sleep(min(left, 0.001))
 
     def _take(self) -> list[tuple[Job, asyncio.Future[Result]]]:
-        """A fair share of what waits: other workers that are free, this one among them no longer, take theirs."""
+        """A fair share of the waiting jobs; other free workers take theirs."""
         share = min(self._size, math.ceil(len(self._waiting) / (self._free + 1)))
         batch: list[tuple[Job, asyncio.Future[Result]]] = []
         while self._waiting and len(batch) < share:

@@ -1,4 +1,4 @@
-"""The work behind the service: images are decoded by threads, and pass through towers in batches of all requests."""
+"""The work behind the service: threads decode images, and towers encode them in batches across requests."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import check_features
+from deltaenergy.models.encoding import EncodedBatch, check_features
 from deltaenergy.monitor import Monitor
 from deltaenergy.monitor.state import state_of, write_state
 from deltaenergy.scores.base import Score, Scorer
@@ -50,14 +49,14 @@ if TYPE_CHECKING:
 
 DECODE_THREADS = 4
 MOST_WORKERS = 4
-# What a killed process may lose of a monitor's state.
+# How much of a monitor's state a killed process may lose.
 SAVE_SECONDS = 10.0
 Pixels: TypeAlias = "npt.NDArray[np.float32]"
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A detector of the service, or class names of a request, which have no name. Told apart by identity."""
+    """A detector of the service, or class names of a request, which have no name. Compared by identity."""
 
     classifier: Classifier
     scorer: Scorer
@@ -71,7 +70,7 @@ class Predictor:
 
     @classmethod
     def of_detector(cls, name: str, detector: Detector) -> Predictor:
-        """A calibrated detector under a name; one whose answers would depend on each other is refused."""
+        """A calibrated detector under a name; batch-dependent detectors are refused."""
         if detector.classifier.batch_dependent:
             raise InputError(
                 f"The detector {name!r} classifies an image by the others of its batch (its classifier is "
@@ -81,7 +80,7 @@ class Predictor:
 
     @property
     def model(self) -> TowerModel | None:
-        """What encodes its images; None if it has only stored features."""
+        """The model that encodes images; None if there are only stored features."""
         model = self.classifier.model
         return model if isinstance(model, TowerModel) else None
 
@@ -100,11 +99,11 @@ class Predictor:
         return known if isinstance(known, Calibration) and known.folds is None and known.groups is None else None
 
     def predict(self, batch: EncodedBatch, top_k: Sequence[int]) -> list[ImageAnswer]:
-        """Answers for encoded images, each with its own number of closest classes: the one place that makes them."""
+        """Answers for encoded images, each with its own number of closest classes."""
         scored, similarities = score_encoded(self.classifier, [self.scorer], batch)
         scale, classes = self.classifier.model.logit_scale, self.classifier.classes
         shares = torch.softmax(similarities.double() * scale, dim=1)
-        # Class names of a request with a score of their choice have no threshold.
+        # Class names with a chosen score have no threshold.
         detector = self.detector or Detector(self.classifier, self.scorer.score)
         own, answers = detector.class_thresholds, []
         for i, verdict in enumerate(detector.judge(scored)):
@@ -138,7 +137,7 @@ class Predictor:
         return detector.calibrate_scored(scored, keep)
 
     def info(self) -> DetectorInfo:
-        """What may be told of a detector: no path of the server is part of it."""
+        """The public description of a detector, without paths of the server."""
         assert self.detector is not None and self.name is not None and self.version is not None
         return DetectorInfo(
             name=self.name,
@@ -172,10 +171,10 @@ def at_rank(known: Calibration, rank: int) -> Calibration:
 
 
 def without_images(spec: str) -> Score:
-    """A score for class names of a request: not fitted, and encoding no further words, unless it is the default one.
+    """A score for class names of a request: not fitted, and without further words, unless it is the default score.
 
-    The words of the default score are encoded once, before the service listens. Others would take minutes, or read
-    files that a request names.
+    The words of the default score are encoded once, before the service listens. Other scores would take minutes, or
+    read files that a request names.
     """
     score = make_score(spec)
     further = Need.TEXTS in score.needs and score.spec != DEFAULT_SCORE
@@ -190,9 +189,8 @@ def without_images(spec: str) -> Score:
 class Cores:
     """The machine's cores, shared by batches that run at the same time.
 
-    Two batches on one core each are done sooner than one batch on two cores after the other: threads that work on the
-    same product wait for each other at its end, and a machine that also talks to clients makes them wait long. A lone
-    batch still gets all cores, so a single image is answered as soon as possible.
+    Two batches on one core each finish sooner than one after the other on two cores: threads of one matrix product wait
+    for each other, and longer on a machine that also talks to clients. A single batch still gets all cores.
     """
 
     def __init__(self) -> None:
@@ -201,17 +199,17 @@ class Cores:
         self._lock = threading.Lock()
 
     def workers(self, device: str = "cpu") -> int:
-        """Batches that may run at a time; other devices than the CPU take one after the other."""
+        """Number of batches at a time; devices other than the CPU run one after the other."""
         return min(self._threads, MOST_WORKERS) if device == "cpu" else 1
 
     @contextmanager
     def share(self) -> Iterator[int]:
-        """While it is held, torch works in this thread with its share of the cores."""
+        """While held, torch uses this thread's share of the cores."""
         with self._lock:
             self._running += 1
             threads = max(1, self._threads // self._running)
         try:
-            # Holds for products that this thread asks for; others keep the number that they set themselves.
+            # Applies to this thread only; others keep their own number.
             torch.set_num_threads(threads)
             yield threads
         finally:
@@ -235,10 +233,10 @@ class Watch:
         if not found:
             return False
         ids, labels = [answer.path for answer in found], [answer.label or "" for answer in found]
-        # JSON has no infinity: a score that is none, of an image that was kept, was one.
+        # JSON has no infinity: a missing score of a kept image was infinite.
         undefined = [math.nan if answer.is_ood else math.inf for answer in found]
         scores = [answer.score if answer.score is not None else other for answer, other in zip(found, undefined)]
-        # Clients choose the names: they must not be taken for files of this disk.
+        # Clients choose the names: they must not be used as paths on this disk.
         self.monitor.observe(ids, labels, scores, files=False)
         self._show()
         return True
@@ -255,7 +253,7 @@ class Watch:
         try:
             write_state(self.path, state)
         except (OSError, DeltaEnergyError) as error:
-            # Answers matter more; the next save may succeed, and the last one is reported by its own writer.
+            # Answers matter more; the next save may succeed, and the last save reports its own failure.
             logging.getLogger("deltaenergy.serve").warning("The monitor's state could not be written: %s", error)
 
     def _show(self) -> None:
@@ -269,7 +267,7 @@ class Watch:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A decoded image on its way through the tower."""
+    """A decoded image that waits for the tower."""
 
     predictor: Predictor
     id: str
@@ -279,7 +277,7 @@ class Job:
 
 @dataclass(eq=False)
 class Engine:
-    """Detectors by name, a model for class names that come with a request, and the threads that do the work."""
+    """Detectors by name, a model for class names of requests, and the worker threads."""
 
     detectors: dict[str, Predictor]
     model: TowerModel | None
@@ -298,7 +296,7 @@ class Engine:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="background")
 
     def detector(self, name: str | None) -> Predictor:
-        """A detector by its name; without one, the only one there is."""
+        """A detector by its name; without a name, the only detector."""
         if name is None and len(self.detectors) == 1:
             return next(iter(self.detectors.values()))
         if name is None or name not in self.detectors:
@@ -311,7 +309,7 @@ class Engine:
             return list(await asyncio.gather(*(self._one(predictor, name, data, top_k) for name, data in images)))
 
     async def with_pixels(self, predictor: Predictor, data: bytes, work: Callable[[Pixels], Any]) -> Any:
-        """Decode one image and give it to `work`, in the background. It counts as any other that is in progress."""
+        """Decode one image and pass it to `work`, in the background. It counts as an image in progress."""
         model = predictor.model
         if model is None:
             raise InputError("This detector has no image encoder, which it would need for an image.")
@@ -338,7 +336,7 @@ class Engine:
 
     @contextmanager
     def _queued(self, images: int) -> Iterator[None]:
-        """Count images as in progress, or refuse them if they are more than fit next to those that are."""
+        """Count images as in progress, or refuse them if the queue is full."""
         if self.under_way + images > self.limits.queue:
             busy = "The service is busy with other images. Try again shortly."
             raise HTTPException(429, busy, headers={"Retry-After": "1"})
@@ -391,11 +389,11 @@ class Engine:
             return encode_and_predict(jobs)
 
     def class_list(self, classes: Sequence[str], template: str | None, score: str | None) -> Predictor:
-        """A classifier of names that came with a request; the last few lists are kept. Runs the text encoder."""
+        """A classifier for class names of a request; the last few lists are cached. Runs the text encoder."""
         if self.model is None:
             raise InputError("classes: this service has no model for class names of a request. Use its detectors.")
         if len(classes) > self.limits.classes:
-            raise InputError(f"classes has {len(classes):,} names, and {self.limits.classes:,} are the most.")
+            raise InputError(f"classes has {len(classes):,} names; the limit is {self.limits.classes:,}.")
         long = next((name for name in classes if len(name) > self.limits.name_length), None)
         if long is not None:
             raise InputError(f"classes: {long[:40]!r}… has more than {self.limits.name_length} characters.")
@@ -411,7 +409,7 @@ class Engine:
                 "another score, such as mcm, or remove the template."
             )
         classifier = ZeroShotClassifier(self.model, names, templates=templates)
-        if score is None:  # with the threshold that names alone give
+        if score is None:  # with the threshold from class names
             detector = Detector.from_names(classifier)
             predictor = Predictor(classifier, detector.scorer, detector)
         else:
@@ -444,12 +442,12 @@ TheEngine = Annotated[Engine, Depends(engine_of)]
 
 
 def decode(data: bytes, model: TowerModel, most_pixels: int) -> Pixels:
-    """Bytes -> what the tower takes. The size in the header is checked before anything is decoded."""
+    """Bytes -> the tower's input. The size in the header is checked before anything is decoded."""
     with reasons():
         header = open_header(io.BytesIO(data))
         if header.width * header.height > most_pixels:
             raise UnreadableImage(
-                f"it has {header.width:,} × {header.height:,} pixels, and {most_pixels / 1e6:g} megapixels are the most"
+                f"it has {header.width:,} × {header.height:,} pixels; the limit is {most_pixels / 1e6:g} megapixels"
             )
     with opened(data) as image:
         return np.asarray(model.preprocessing(image))
@@ -468,7 +466,7 @@ def encode(predictor: Predictor, images: Sequence[tuple[str, Pixels]]) -> Encode
 
 
 def encode_and_predict(jobs: Sequence[Job]) -> list[ImageAnswer]:
-    """One pass of the tower for all, then each predictor answers for its own images."""
+    """Encode all images in one pass, then let each predictor answer for its own."""
     whole = encode(jobs[0].predictor, [(job.id, job.pixels) for job in jobs])
     assert whole.pixels is not None
     answers: dict[int, ImageAnswer] = {}

@@ -1,4 +1,4 @@
-"""What every request passes: keys, size and time of its body, counters, headers for browsers; clients that leave."""
+"""The checks on every request: keys, body size and time, counters, browser headers, disconnected clients."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# The status of a request whose client has left: there is no one to send it to, but it is counted.
+# The status of a request whose client has left: not sent, but counted.
 CLIENT_LEFT = 499
 SHORTEST_KEY = 16
 LARGEST_KEY_FILE = 1 << 20
 
 
 class Keys:
-    """API keys. Only hashes are kept; a comparison takes as long for any key."""
+    """API keys. Only hashes are kept; comparing takes constant time."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._hashes = [_hash(key) for key in keys]
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """The keys in a file, one per line; empty lines and those that start with # do not count."""
+        """The keys in a file, one per line; empty lines and comments (#) are ignored."""
         try:
             if path.stat().st_size > LARGEST_KEY_FILE:
                 raise InputError(f"`api_key_file` {path} has more than a megabyte: write one key per line.")
@@ -66,7 +66,7 @@ class Keys:
         return cls(keys)
 
     def accepts(self, key: str) -> bool:
-        """Whether `key` is one of them. All are compared, whichever it is."""
+        """Whether `key` is valid. All keys are compared, for constant time."""
         given, right = _hash(key), False
         for one in self._hashes:
             right |= hmac.compare_digest(given, one)
@@ -81,11 +81,11 @@ class Guard:
     """Wraps the application: keys and the announced size are checked before a body is read.
 
     Args:
-        app: what is guarded.
+        app: the application to guard.
         limits: of bodies.
-        metrics: where requests are counted.
-        keys: one of them must be sent; None: no key is needed.
-        policies: Content-Security-Policy by path, where it is not the strictest.
+        metrics: counts requests.
+        keys: clients must send one; None if no key is needed.
+        policies: Content-Security-Policy by path; the strictest by default.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Guard:
         self._too_large = f"The body is larger than {limits.body_mb:g} MB. Send fewer or smaller images."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it here."""
+        """Forward the request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -123,13 +123,13 @@ class Guard:
         try:
             await app(scope, receive, answer)
         finally:
-            # The path of the route; one word for all that match none.
+            # The path of the route, or one word for unknown paths.
             route = str(getattr(scope.get("route"), "path", "other"))
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Count the body's bytes as they come, within a time."""
+        """Count the body's bytes as they arrive, with a timeout."""
         seen, whole = 0, False
         until = asyncio.get_running_loop().time() + self.limits.seconds
 
@@ -164,7 +164,7 @@ class Guard:
 
 
 async def while_connected(request: Request, work: Awaitable[Value], seconds: float) -> Value:
-    """The result of `work`, which is given up when the client leaves or the time is over."""
+    """The result of `work`, which is cancelled when the client leaves or the time is up."""
     task = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_until_left(request.receive))
     try:

@@ -10,7 +10,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """What is counted of a service."""
+    """The counters of a service."""
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
@@ -21,12 +21,14 @@ class Metrics:
         self.requests = Counter(f"{OWN}_requests", "Requests by route and status.", ["route", "status"], registry=own)
         self.seconds = Histogram(f"{OWN}_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, registry=own)
         self.batch_sizes = Histogram(f"{OWN}_batch_images", "Images per batch.", buckets=SIZES, registry=own)
-        self.under_way = gauge("images_under_way", "Images that are decoded, waiting or in a batch.")
+        self.under_way = gauge("images_under_way", "Images being decoded, waiting or in a batch.")
         self.unreadable = Counter(f"{OWN}_unreadable_images", "Unreadable images.", registry=own)
         self.verdicts = Counter(f"{OWN}_verdicts", "Verdicts by detector.", ["detector", "verdict"], registry=own)
-        self.monitored = gauge("monitor_images", "Images that the monitor has seen.", "detector")
-        self.monitor_rate = gauge("monitor_rate", "Share of them that was rejected.", "detector")
-        self.monitor_bound = gauge("monitor_rate_bound", "Share that the calibration allows for.", "detector")
+        self.monitored = gauge("monitor_images", "Images seen by the monitor.", "detector")
+        self.monitor_rate = gauge("monitor_rate", "Share of these images that were rejected.", "detector")
+        self.monitor_bound = gauge(
+            "monitor_rate_bound", "Share of rejected images that the calibration allows.", "detector"
+        )
         self.monitor_evidence = gauge("monitor_evidence", "Evidence of a change, log10, by test.", "detector", "test")
         self.monitor_bar = gauge("monitor_evidence_bar", "Evidence that raises the alarm, log10.", "detector")
         self.monitor_changed = gauge("monitor_changed", "1 once the images have changed, else 0.", "detector")

@@ -20,7 +20,7 @@ class ClassConfidence(BaseModel):
 class ImageAnswer(BaseModel):
     """One image: either `error`, or everything else."""
 
-    path: str = Field(description="The file's name, or its position.")
+    path: str = Field(description="File name, or the position in the request.")
     label: str | None = Field(default=None, description="The closest class.")
     confidence: float | None = None
     score_name: str | None = Field(default=None, description="The score, with its parameters.")
@@ -29,16 +29,16 @@ class ImageAnswer(BaseModel):
     )
     p_value: float | None = Field(default=None, description="Conformal p-value against the calibration images.")
     is_ood: bool | None = Field(
-        default=None, description="Whether it is none of the classes. Null without a threshold."
+        default=None, description="Whether the image is none of the classes. Null without a threshold."
     )
     verdict: str | None = Field(default=None, description=f"`{KNOWN}` or `{NONE_OF_THESE}`.")
     answer: str | None = Field(default=None, description=f"The class, or `{NONE_OF_THESE}`.")
-    more_like: str | None = Field(default=None, description="Of a rejected image, the word that it is most like.")
+    more_like: str | None = Field(default=None, description="The closest word to a rejected image.")
     threshold: float | None = None
     top: list[ClassConfidence] | None = None
     detector: str | None = None
-    version: str | None = Field(default=None, description="Changes whenever the detector does.")
-    error: str | None = Field(default=None, description="Why this image has no verdict; the others have theirs.")
+    version: str | None = Field(default=None, description="Changes when the detector changes.")
+    error: str | None = Field(default=None, description="Why this image has no verdict. Other images are not affected.")
 
 
 class VerdictList(BaseModel):
@@ -55,16 +55,16 @@ class VerdictList(BaseModel):
 class FeaturesRequest(BaseModel):
     """Rows of unit features."""
 
-    detector: str | None = Field(default=None, description="Its name; optional if there is only one.")
+    detector: str | None = Field(default=None, description="Name of the detector; optional if there is only one.")
     features: list[list[float]] = Field(min_length=1, description="Unit features of the detector's own model.")
     top_k: int = Field(default=5, ge=1, le=1000)
 
 
 class Thresholds(BaseModel):
-    """A threshold, what it guarantees, and what it makes of some scores."""
+    """A threshold, its guarantee, and its verdicts on the given scores."""
 
     threshold: float
-    rank: int = Field(description="The threshold is this one of the known images' scores in ascending order.")
+    rank: int = Field(description="Rank of the threshold among the known images' scores, in ascending order.")
     keep: float = Field(description="Share of known images to keep; `/v1/calibrate` sets this threshold with it.")
     images: int = Field(description="Number of known images.")
     guarantee: str
@@ -104,12 +104,12 @@ class DetectorInfo(BaseModel):
 
 
 class CalibrationScores(BaseModel):
-    """The scores of a detector's known images in ascending order; at most 2,000 of them, evenly taken."""
+    """The scores of a detector's known images in ascending order; at most 2,000, evenly spaced."""
 
     scores: list[float]
     images: int
     threshold: float | None
-    rank: int | None = Field(description="Which of all scores is the threshold; null without a single threshold.")
+    rank: int | None = Field(description="Rank of the threshold among the scores; null without a single threshold.")
 
 
 class Sample(BaseModel):
@@ -120,12 +120,12 @@ class Sample(BaseModel):
 
 
 class ServiceSettings(BaseModel):
-    """What can be requested."""
+    """Settings of the service."""
 
-    own_classes: bool = Field(description="Whether there is a model for class names of a request.")
-    scores: list[str] = Field(description="Scores for class names of a request.")
+    own_classes: bool = Field(description="Whether requests can bring their own class names.")
+    scores: list[str] = Field(description="Scores for requests with their own class names.")
     default_score: str
-    files: int = Field(description="The most images in a request.")
+    files: int = Field(description="Maximum images per request.")
     body_mb: float
     samples: list[Sample]
 

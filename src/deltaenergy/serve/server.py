@@ -1,4 +1,4 @@
-"""Limits, loading of detectors and models, and listening; on a stop, what was accepted is finished."""
+"""Limits, loading of detectors and models, and listening. On a stop, accepted requests are finished."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from deltaenergy.serve.guard import Keys
 from deltaenergy.serve.metrics import Metrics
 
 LONGEST_NAME = 100
-# What the parser of forms takes.
+# The limit of the form parser.
 MOST_FILES = 1000
 _M_ARENA_MAX, _ARENAS = -8, 2
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may contain, and what the service takes on at a time; a refusal names its limit.
+    """Limits of a request and of the service; a refusal names its limit.
 
     Attributes:
-        body_mb: of a whole request, in megabytes.
-        files: images in a request.
-        megapixels: of one image, as its header tells before it is decoded.
-        seconds: from the first byte of a request to its answer.
+        body_mb: maximum size of a request, in megabytes.
+        files: maximum images per request.
+        megapixels: maximum size of an image, checked before it is decoded.
+        seconds: maximum time from the first byte of a request to its answer.
         queue: images that are decoded, waiting or in a batch, of all requests together.
-        batch: images that pass through the image encoder together.
+        batch: images per encoder batch.
         wait_ms: how long an image may wait for others to share its batch while the encoder is idle.
-        classes: class names in a request.
-        name_length: characters of a class name.
-        class_lists: class lists whose text features are kept.
-        rows: features or scores in a request.
+        classes: maximum class names per request.
+        name_length: maximum length of a class name.
+        class_lists: number of class lists whose text features are cached.
+        rows: maximum features or scores per request.
     """
 
     body_mb: float = 64
@@ -101,10 +101,10 @@ class Limits:
 
 
 def keep_memory_flat() -> None:
-    """Let all threads share two heaps. To be called before they start.
+    """Let all threads share two heaps. Call it before they start.
 
-    glibc otherwise makes a heap for each of them, and what they free there is not used by the others: under load the
-    process would grow for hours. Other C libraries have no such setting, and do not need it.
+    Otherwise glibc makes a heap per thread, and no other thread reuses memory freed there: under load the process would
+    grow for hours. Other C libraries have no such setting and do not need it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
@@ -120,7 +120,7 @@ def make_engine(
     predictors: dict[str, Predictor] = {}
     for name, detector in detectors:
         if name in predictors:
-            raise InputError(f"Two detectors are called {name!r}: give each its own name.")
+            raise InputError(f"Two detectors are named {name!r}: give each its own name.")
         predictors[name] = Predictor.of_detector(name, detector)
     metrics = Metrics()
     watched = {name: Watch(name, monitor, path, metrics) for name, (monitor, path) in (watches or {}).items()}
@@ -129,17 +129,17 @@ def make_engine(
 
 @dataclass(frozen=True)
 class Service:
-    """What is served, where, and to whom; `run` does it.
+    """What to serve, where, and to whom; `run` starts it.
 
     Attributes:
         detectors: folders of detectors, or NAME=FOLDER.
-        model: for class names of requests; by default the detectors' own if they share one, or `lite`.
+        model: for class names of requests. Default: the detectors' own if they share one, or `lite`.
         monitors: state files of monitors, STATE.json, or NAME=STATE.json of one of several detectors.
         host: address to listen on.
         port: 0 for a free one.
         api_key_file: file with API keys, one per line.
         cors: web origins whose pages may send requests.
-        limits: of a request, and of all of them.
+        limits: of a request and of the service.
         heic: whether HEIC images are read.
         on: where models are loaded.
     """
@@ -188,14 +188,14 @@ class Service:
             engine = make_engine(list(detectors.items()), model, limits, watches)
             with stage("Encoding the words of the default score"):
                 engine.prepare()
-            bound.listen(1024)  # requests are answered from now on, if only in a moment
+            bound.listen(1024)  # requests are accepted from now on
             host = f"[{self.host}]" if ":" in self.host else self.host
             ready(f"http://{host}:{bound.getsockname()[1]}/")
             run(engine, bound, keys, tuple(self.cors))
 
 
 def _load(sources: Mapping[str, DetectorSource], model: str | None, on: On) -> tuple[dict[str, Detector], TowerModel]:
-    """The detectors, and the model for class names of requests; those of one model share it, and its batches."""
+    """The detectors, and the model for class names of requests; detectors of one model share it and its batches."""
     known: dict[str, TowerModel] = {}
     detectors: dict[str, Detector] = {}
     for name, source in sources.items():
@@ -214,7 +214,7 @@ def _load(sources: Mapping[str, DetectorSource], model: str | None, on: On) -> t
 
 
 def named(argument: str) -> tuple[str, str]:
-    """NAME=FOLDER, or a folder whose own name is the detector's."""
+    """NAME=FOLDER, or a folder whose name becomes the detector's."""
     name, equals, folder = argument.partition("=")
     if not equals or not name or "/" in name:
         name, folder = Path(argument).resolve().name, argument
@@ -226,7 +226,7 @@ def named(argument: str) -> tuple[str, str]:
 
 
 def watched(argument: str, detectors: Sequence[str]) -> tuple[str, Path]:
-    """NAME=STATE, or the state file of the only detector there is."""
+    """NAME=STATE, or the state file of the only detector."""
     name, equals, path = argument.partition("=")
     if not equals or "/" in name:
         if len(detectors) != 1:
@@ -238,7 +238,7 @@ def watched(argument: str, detectors: Sequence[str]) -> tuple[str, Path]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket: a port that is taken is found before models are loaded."""
+    """A bound socket, made before models are loaded, to find a port that is taken."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         bound = socket.socket(family)
@@ -262,7 +262,7 @@ def run(engine: Engine, bound: socket.socket, keys: Keys | None, cors: tuple[str
         access_log=False,
         server_header=False,
         timeout_keep_alive=15,
-        # Longer than any answer may take: whatever was accepted is finished.
+        # Longer than any answer may take, so accepted requests finish.
         timeout_graceful_shutdown=int(engine.limits.seconds) + 5,
         h11_max_incomplete_event_size=64 * 1024,
     )

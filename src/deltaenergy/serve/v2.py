@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (v2), as KServe, Triton and their clients speak it."""
+"""The Open Inference Protocol (v2), for clients of KServe and Triton."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InferRequest(BaseModel):
 
 
 class InferResponse(BaseModel):
-    """One value per image in each output; an image that could not be read has a text in `error`."""
+    """One value per image in each output; an unreadable image has a text in `error`."""
 
     model_name: str
     model_version: str | None
@@ -92,7 +92,7 @@ async def model(engine: TheEngine, name: str) -> dict[str, Any]:
 
 @router.get("/models/{name}/ready", summary="Whether a detector is loaded")
 async def model_ready(engine: TheEngine, name: str) -> dict[str, Any]:
-    """It is loaded, or it is not known."""
+    """200 if the detector is loaded, else 404."""
     return {"name": engine.detector(name).name, "ready": True}
 
 
@@ -123,8 +123,8 @@ def _images(given: Tensor, engine: Engine) -> list[tuple[str, bytes]]:
     if given.datatype != "BYTES" or given.shape != [len(given.data)] or not given.data:
         raise InputError("inputs: image must have datatype BYTES and shape [N], with N base64 texts as data.")
     if len(given.data) > engine.limits.files:
-        most = f"{engine.limits.files} are the most"
-        raise HTTPException(413, f"inputs: image has {len(given.data):,} images, and {most}.")
+        most = f"the limit is {engine.limits.files}"
+        raise HTTPException(413, f"inputs: image has {len(given.data):,} images; {most}.")
     return [(str(i), _from_base64(text, i)) for i, text in enumerate(given.data)]
 
 

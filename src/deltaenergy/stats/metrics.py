@@ -1,15 +1,15 @@
 """Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions), accuracy.
 
 Scores are larger for more in-distribution (ID) images; an image is kept when its score reaches the threshold.
-All ranking metrics are functions of how often each distinct score occurs in each group, so that one sort serves them
-all, and bootstrap resamples only count anew (`ranks.py`, `resampling.py`). `RankedScores` holds the sorted scores; the
-plain functions are one-liners on it.
+All ranking metrics are functions of how often each distinct score occurs in each group, so one sort serves them all,
+and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores;
+the plain functions are one-liners on it.
 
     AUROC        P(id > ood) + ½ P(id = ood)
     AUPR-in      Σ_t (recall_t − recall_{t−1}) · precision_t over falling thresholds, ID images positive
     AUPR-out     the same over rising thresholds, OOD images positive
-    fpr95        share of OOD kept when at least 95 % of ID is kept (MCM, LoCoOp, NegLabel, CSP, ΔEnergy)
-    fpr95_ood    share of ID rejected when at least 95 % of OOD is rejected (OpenOOD, pytorch-ood)
+    fpr95        share of OOD kept when at least 95% of ID is kept (MCM, LoCoOp, NegLabel, CSP, ΔEnergy)
+    fpr95_ood    share of ID rejected when at least 95% of OOD is rejected (OpenOOD, pytorch-ood)
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
+from deltaenergy.stats.ranking import Counts, Ranked, Ranks, draw, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
-from deltaenergy.stats.resampling import ResampleCounts, draw
 
 Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
-# Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are so
-# small that the allocator does not ask the system for them anew each time.
+# Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are too
+# small for the allocator to return them to the system each time.
 BLOCK_ENTRIES = 20_000
-# Of a group: how often an image is drawn, and ranks, are numbers of 32 bits.
+# Maximum images per group: counts and ranks have 32 bits.
 MOST_IMAGES = 2**31 - 1
 
 
@@ -53,7 +52,7 @@ class RocCurve(NamedTuple):
 
 
 class RankedScores:
-    """ID and OOD scores, sorted once. Of an image, 12 bytes are held: its score, and its rank in the other group."""
+    """ID and OOD scores, sorted once. Takes 12 bytes per image: its score, and its rank in the other group."""
 
     def __init__(self, id_scores: Any, ood_scores: Any) -> None:
         self._ranks = Ranks(
@@ -64,16 +63,6 @@ class RankedScores:
     def levels(self) -> Array:
         """The distinct scores, falling."""
         return np.union1d(self._ranks.id.levels, self._ranks.ood.levels)[::-1]
-
-    @property
-    def id_counts(self) -> Counts:
-        """How many ID images have each of these scores."""
-        return self._ranks.id.counts_at(self.levels)
-
-    @property
-    def ood_counts(self) -> Counts:
-        """How many OOD images have each of these scores."""
-        return self._ranks.ood.counts_at(self.levels)
 
     @property
     def n_id(self) -> int:
@@ -109,8 +98,9 @@ class RankedScores:
         return float(self._ranks.id.levels[first])
 
     def roc_curve(self) -> RocCurve:
-        """The curve at every distinct score; points inside a straight run are left out, which changes no area."""
-        rise, run = self.id_counts, self.ood_counts
+        """The curve at every distinct score; points on a straight line are dropped, which changes no area."""
+        levels = self.levels
+        rise, run = (group.counts_at(levels) for group in (self._ranks.id, self._ranks.ood))
         x = np.concatenate([[0.0], run.cumsum() / self.n_ood])
         y = np.concatenate([[0.0], rise.cumsum() / self.n_id])
         rise, run = rise.astype(float), run.astype(float)
@@ -127,13 +117,13 @@ class RankedScores:
     ) -> dict[str, Estimate]:
         """Every ranking metric with its bootstrap percentile interval.
 
-        ID and OOD images are resampled separately (both set sizes are fixed by the test, not random). An interval
-        is [v, v] when no resample differs, as with perfectly separated groups: it then says nothing about doubt.
+        ID and OOD images are resampled separately (both set sizes are fixed by the test, not random). An interval is
+        [v, v] if no resample differs, as with perfectly separated groups; it then shows no uncertainty.
         """
         if resamples < 1:
             raise InputError(f"resamples must be at least 1, got {resamples!r}.")
         if not 0 < confidence < 1:
-            raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}.")
+            raise InputError(f"confidence must be between 0 and 1, got {confidence!r}.")
         drawn = [
             self._ranks.resampled(ids, oods).metrics(rate)
             for ids, oods in _resamples(self.n_id, self.n_ood, resamples, seed)
@@ -180,8 +170,8 @@ def paired_differences(
 ) -> dict[str, Estimate]:
     """Every ranking metric of `second` minus that of `first`, with its paired bootstrap percentile interval.
 
-    Each is a pair (ID scores, OOD scores) of the same images in the same order: in every resample both see the same
-    ones, so that what makes an image hard for both does not widen the interval.
+    Each is a pair (ID scores, OOD scores) of the same images in the same order: every resample uses the same images for
+    both, so images that are hard for both do not widen the interval.
     """
     one, other = (
         Ranks(
@@ -229,12 +219,12 @@ def accuracy(predicted: Any, labels: Any) -> float:
 
 
 def accuracy_estimate(predicted: Any, labels: Any, *, confidence: float = 0.95) -> Estimate:
-    """Accuracy with its Wilson score interval, which stays honest at 0 and at 100 %, where the bootstrap collapses."""
+    """Accuracy with its Wilson score interval, which stays valid at 0 and at 100%, where the bootstrap collapses."""
     guesses, truth = _as_array(predicted), _as_array(labels)
     if guesses.shape != truth.shape or guesses.ndim != 1:
         raise InputError(f"predicted and labels must be lists of one length, got {guesses.shape} and {truth.shape}.")
     if not len(guesses):
-        raise InputError("accuracy needs at least one labelled image, and got none.")
+        raise InputError("accuracy needs at least one labelled image.")
     return proportion_estimate(int((guesses == truth).sum()), len(guesses), confidence=confidence)
 
 
@@ -243,7 +233,7 @@ def proportion_estimate(successes: int, total: int, *, confidence: float = 0.95)
     if total < 1 or not 0 <= successes <= total:
         raise InputError(f"a proportion needs 0 ≤ successes ≤ total and total ≥ 1, got {successes} of {total}.")
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}.")
+        raise InputError(f"confidence must be between 0 and 1, got {confidence!r}.")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / total
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
@@ -255,22 +245,22 @@ def check_scores(scores: Any, name: str) -> Array:
     """Scores as a float64 vector; empty groups and NaN are errors that name them. Infinities rank as they should."""
     array = _as_array(scores)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got {array.dtype}.")
+        raise InputError(f"{name} must be real numbers, got {array.dtype}.")
     array = array.astype(np.float64, copy=False)
     if array.ndim != 1:
-        raise InputError(f"{name} must hold one number per image, got shape {array.shape}.")
+        raise InputError(f"{name} must have one number per image, got shape {array.shape}.")
     if not len(array):
         raise InputError(f"{name} is empty: a metric needs at least one image of each group.")
     if len(array) > MOST_IMAGES:
-        raise InputError(f"{name} are those of {len(array)} images: a group may have {MOST_IMAGES} of them.")
+        raise InputError(f"{name} has {len(array)} images; the limit per group is {MOST_IMAGES}.")
     bad = np.flatnonzero(np.isnan(array))
     if len(bad):
-        raise InputError(f"{name} hold NaN for {len(bad)} image(s), the first is number {bad[0]}.")
+        raise InputError(f"{name} is NaN for {counted(len(bad), 'image')}, first at index {bad[0]}.")
     return array
 
 
-def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[ResampleCounts, ResampleCounts]]:
-    """Resamples of both groups, in blocks. A generator for each, so that the draws do not depend on the block size."""
+def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[Counts, Counts]]:
+    """Resamples of both groups, in blocks. Each has its own generator, so the draws do not depend on the block size."""
     id_rng, ood_rng = np.random.default_rng(seed).spawn(2)
     for rows in _blocks(n_id + n_ood, resamples):
         yield draw(n_id, rows, id_rng), draw(n_ood, rows, ood_rng)
@@ -284,7 +274,7 @@ def _blocks(images: int, resamples: int) -> Iterator[int]:
 
 
 def _estimate(value: float, drawn: Sequence[Array], confidence: float) -> Estimate:
-    """A value with the percentile interval of what resamples gave."""
+    """A value with the percentile interval of its resamples."""
     low, high = np.quantile(np.concatenate(drawn), [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(value, float(low), float(high))
 

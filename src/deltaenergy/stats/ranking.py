@@ -1,4 +1,4 @@
-"""How the scores of two groups stand to each other, and the ranking metrics of the images, or of resamples of them.
+"""Ranks of the scores of two groups in each other, and the ranking metrics of images or resamples.
 
 With the distinct scores of each group falling, x_1 > x_2 > … of ID and y_1 > y_2 > … of OOD images, every metric is a
 sum over one group of what is kept of the other at that score. If v_j images are drawn of score x_j, and w_i of y_i,
@@ -8,9 +8,9 @@ sum over one group of what is kept of the other at that score. If v_j images are
     AUPR-in     Σ_j v_j · A(x_j) / (A(x_j) + B(x_j)) / |ID|
     AUPR-out    Σ_i w_i · (|OOD| − B⁺(y_i)) / (|OOD| − B⁺(y_i) + |ID| − A⁺(y_i)) / |OOD|
 
-How many scores of the other group lie above each is found once (`Ranks`); A and B are running sums, read in order. So a
-resample costs the same for each image, however many there are: nothing jumps about in memory, and nothing is sorted.
-Only where two scores of the same images are compared, one order of the images must be turned into another (`ordered`).
+How many scores of the other group are above each is computed once (`Ranks`); A and B are running sums, read in order.
+So a resample needs constant time per image: memory is read in order, and nothing is sorted. Only to compare two scores
+of the same images, one order must be turned into another (`ordered`).
 """
 
 from __future__ import annotations
@@ -25,32 +25,38 @@ import numpy.typing as npt
 from deltaenergy.errors import InputError
 
 Array = npt.NDArray[np.float64]
+# How often each image is drawn, a row for each resample.
 Counts = npt.NDArray[np.int32]
 
-# About so many scores of a group are looked at together, whatever else there is: a sum does not depend on it.
+# Scores are processed in blocks of about this size, which does not change a sum.
 PART = 2**13
+# Images per piece. A power of two, so bits of a random number are a uniform draw; small enough for the counts to stay
+# in the cache.
+PIECE = 2**14
+# Draws that one random number of 64 bits is enough for.
+_IN_ONE = 4
 
 
 class Ranked:
     """The scores of one group.
 
     Attributes:
-        images: how many there are.
+        images: their number.
         levels: the distinct scores, falling.
     """
 
     def __init__(self, scores: Array, *, ordered: bool = False) -> None:
-        """With `ordered`, resamples are given of images in the order of `scores`; else by falling score."""
+        """With `ordered`, resamples have images in the order of `scores`; else by falling score."""
         self.images = len(scores)
         self._order = np.argsort(scores)[::-1].astype(np.int32) if ordered else None
         rising = np.sort(scores)
         first = np.append(True, rising[1:] != rising[:-1])
-        # Of the images by falling score, the last of each level; not needed where no two images share one.
+        # Of the images by falling score, the last of each level; not needed if no two images share one.
         self._last: npt.NDArray[np.bool_] | None = None
         if not first.all():
             self._last = first[::-1]
             rising = rising[: _compress(rising[None], first)]
-        # Falling, but rising in memory: so they are searched.
+        # Falling, but rising in memory, for searching.
         self.levels: Array = rising[::-1]
 
     @property
@@ -61,7 +67,7 @@ class Ranked:
         return np.diff(np.flatnonzero(self._last), prepend=-1)
 
     def counts_above(self, drawn: Counts) -> Counts:
-        """How many images were drawn above each level, and at last how many in all; a row for each resample."""
+        """How many images were drawn above each level, and finally in all; a row for each resample."""
         counts = np.zeros((len(drawn), self.images + 1), np.int32)
         np.cumsum(drawn if self._order is None else drawn[:, self._order], axis=1, dtype=np.int32, out=counts[:, 1:])
         if self._last is None:
@@ -70,20 +76,20 @@ class Ranked:
         return counts[:, : len(self.levels) + 1]
 
     def counts_at(self, levels: Array) -> npt.NDArray[np.int64]:
-        """How many images there are of each of these levels, which hold all of the group's."""
+        """How many images there are of each of these levels, which include all of the group's."""
         counts = np.zeros(len(levels), np.int64)
         counts[len(levels) - 1 - np.searchsorted(levels[::-1], self.levels)] = self.counts
         return counts
 
 
 class Ranks:
-    """Where the levels of each of two groups stand in the other.
+    """Where the levels of each of two groups are in the other.
 
     Attributes:
         id, ood: the groups.
-        above_ood: how many ID levels lie above each OOD level.
+        above_ood: how many ID levels are above each OOD level.
         reach_id: how many OOD levels are at or above each ID level.
-        tied: positions of the OOD levels that are ID levels, too.
+        tied: positions of the OOD levels that are also ID levels.
     """
 
     def __init__(self, id_group: Ranked, ood_group: Ranked) -> None:
@@ -92,7 +98,7 @@ class Ranks:
         self.reach_id = _above(ood_group.levels, id_group.levels, "left")
         ties = []
         for part in _parts(len(ood_group.levels)):
-            # If it is an ID level, it is the one below those that lie above it.
+            # If it is an ID level, it is the one below those above it.
             next_id = np.minimum(self.above_ood[part], len(id_group.levels) - 1)
             ties.append(part.start + np.flatnonzero(id_group.levels[next_id] == ood_group.levels[part]))
         self.tied: npt.NDArray[np.int64] = np.concatenate(ties)
@@ -103,14 +109,14 @@ class Ranks:
         return self.resampled(*each)
 
     def resampled(self, id_drawn: Counts, ood_drawn: Counts) -> Kept:
-        """Images that were drawn so often, a row for each resample; `Ranked` says in which order they come."""
+        """Counts of drawn images, a row for each resample, in the order of `Ranked`."""
         return Kept(self, self.id.counts_above(id_drawn), self.ood.counts_above(ood_drawn))
 
 
 class Kept:
     """How much of each group is kept at every level, and the metrics from that; a row for each resample.
 
-    `id_above` and `ood_above`: how many images were drawn above each level of the group, and at last how many in all.
+    `id_above` and `ood_above`: how many images were drawn above each level of the group, and finally in all.
     """
 
     def __init__(self, ranks: Ranks, id_above: Counts, ood_above: Counts) -> None:
@@ -164,7 +170,7 @@ class Kept:
         return np.asarray((self.ranks.id.images - kept) / self.ranks.id.images)
 
     def _over_ood(self) -> tuple[Array, Array]:
-        """AUROC and AUPR-out, which go through the same numbers."""
+        """AUROC and AUPR-out, in one pass."""
         n_id, n_ood = self.ranks.id.images, self.ranks.ood.images
         pairs, precise = np.zeros((2, len(self.ood_above)))
         for part in _parts(len(self.ranks.ood.levels)):
@@ -177,7 +183,7 @@ class Kept:
             every += n_id
             ood_below /= np.maximum(every, 1, out=every)
             precise += _products(counts, ood_below)
-        # Whole numbers below 2⁵³, so that nothing is rounded: pairs in halves, of which a tie counts one.
+        # Whole numbers below 2⁵³, so nothing is rounded: pairs count two halves, ties one.
         return (2 * pairs + self._ties()) / (2.0 * n_id * n_ood), precise / n_ood
 
     def _ties(self) -> Array:
@@ -208,14 +214,14 @@ def weighted_sums(counts: Counts, values: Array) -> Array:
 
 
 def _parts(total: int) -> Iterator[slice]:
-    """All of them, in parts of about one size: a short one costs nearly as much as a long one."""
+    """All indices, in parts of about equal size: a short part costs nearly as much as a long one."""
     count = max(1, round(total / PART))
     for number in range(count):
         yield slice(total * number // count, total * (number + 1) // count)
 
 
 def _above(levels: Array, places: Array, side: Any) -> npt.NDArray[np.int32]:
-    """How many of the falling `levels` lie above each of the falling `places`; at or above them if side is left."""
+    """How many of the falling `levels` are above each of the falling `places`; at or above if side is left."""
     counts = np.empty(len(places), np.int32)
     for part in _parts(len(places)):
         counts[part] = len(levels) - np.searchsorted(levels[::-1], places[part], side)
@@ -223,7 +229,7 @@ def _above(levels: Array, places: Array, side: Any) -> npt.NDArray[np.int32]:
 
 
 def _compress(rows: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> int:
-    """Move the chosen values of each row to its front, in place, and tell how many they are."""
+    """Move the chosen values of each row to its front, in place, and return their number."""
     end = 0
     for part in _parts(len(chosen)):
         chosen_values = rows[:, part].compress(chosen[part], axis=1)
@@ -235,3 +241,36 @@ def _compress(rows: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> int:
 def _products(weights: Array, values: npt.NDArray[Any]) -> Array:
     """Σ weights · values of each row."""
     return np.asarray(np.einsum("ij,ij->i", weights, values))
+
+
+def draw(images: int, rows: int, rng: np.random.Generator) -> Counts:
+    """`rows` bootstrap resamples of `images`. Drawing them one at a time or all at once gives the same result.
+
+    A resample of n images draws n of them with replacement: the counts are Multinomial(n; 1/n, …, 1/n). Random access
+    beyond the processor's cache is slow, so images are drawn piece by piece:
+
+        (m_1, …, m_k) ~ Multinomial(n; n_1/n, …, n_k/n)      how many of the draws fall into each piece of n_p images
+        the m_p draws of a piece are independent and uniform over its n_p images
+
+    which is the same distribution, because draws are independent and uniform within a piece.
+    """
+    if images <= PIECE:
+        drawn = rng.integers(images, size=(rows, images))
+        drawn += np.arange(rows)[:, None] * images
+        return np.bincount(drawn.ravel(), minlength=rows * images).astype(np.int32).reshape(rows, images)
+    ends = np.append(np.arange(PIECE, images, PIECE), images)
+    shares = np.diff(ends, prepend=0) / images
+    counts = np.empty((rows, images), np.int32)
+    for row in counts:
+        for end, draws in zip(ends.tolist(), rng.multinomial(images, shares).tolist()):
+            start = (end - 1) // PIECE * PIECE
+            row[start:end] = _piece(end - start, draws, rng)
+    return counts
+
+
+def _piece(images: int, draws: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw `draws` images of one piece."""
+    if images < PIECE:  # the last one
+        return np.bincount(rng.integers(images, size=draws), minlength=images)
+    bits = rng.bit_generator.random_raw(-(-draws // _IN_ONE)).view(np.uint16)[:draws]
+    return np.bincount(bits & np.uint16(PIECE - 1), minlength=PIECE)

@@ -1,6 +1,6 @@
 """The mathematics of thresholds: what share of new images a rule keeps, conformal p-values, false discoveries.
 
-Everything here takes plain numbers: scores of n known images in ascending order, s_(1) ≤ … ≤ s_(n), larger = more
+All functions take plain numbers: scores of n known images in ascending order, s_(1) ≤ … ≤ s_(n), larger = more
 in-distribution. An image is kept if its score is at least the threshold s_(k), that is, if at least k of the n scores
 are at most its own. Which k gives which guarantee is `rank_of`.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deltaenergy.errors import InputError
+from deltaenergy.stats.ranking import images_for_rate
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
 
-# Several times what batches of other sizes were seen to do, and far too little to let anything else in.
+# Several times the change measured between batch sizes, and far too small to matter otherwise.
 SLACK_OF_RANGE, SLACK_OF_SIZE = 2e-5, 4e-6
 # The confidence of the bound that is printed with the average guarantee.
 CONFIDENCE = 0.9
@@ -38,10 +39,10 @@ def rank_of(images: int, keep: float, confidence: float | None) -> int:
     at least `keep` for k = ⌊(1 − keep)(n + 1)⌋ (Vovk et al. 2005).
 
     With a confidence: the share of new images that s_(k) keeps is C = P(S ≥ s_(k)). For a continuous score C has the
-    law Beta(n − k + 1, k), so that P(C ≥ keep) = P(Binomial(n, 1 − keep) ≥ k), which must be at least `confidence`:
-    the one-sided tolerance limit of Wilks (Annals of Mathematical Statistics 1941). Ties only help. Let t* be the
-    largest t with P(S ≥ t) ≥ keep. C < keep means s_(k) > t*: fewer than k of the n scores are at most t*. Each is
-    with probability P(S ≤ t*) ≥ 1 − keep, so that this is no likelier than Binomial(n, 1 − keep) < k.
+    law Beta(n − k + 1, k), so P(C ≥ keep) = P(Binomial(n, 1 − keep) ≥ k), which must be at least `confidence`: the
+    one-sided tolerance limit of Wilks (Annals of Mathematical Statistics 1941). Ties only help. Let t* be the largest t
+    with P(S ≥ t) ≥ keep. C < keep means s_(k) > t*: fewer than k of the n scores are at most t*. Each is with
+    probability P(S ≤ t*) ≥ 1 − keep, so this is at most as likely as Binomial(n, 1 − keep) < k.
     """
     if not images or keep == 1:
         return 0
@@ -106,12 +107,12 @@ def binomial_tail(successes: int, trials: int, chance: float) -> float:
 
 
 def threshold_of(ascending: Floats, keep: float, confidence: float | None) -> float:
-    """s_(k), k as `rank_of` says; the smallest score where the images are too few."""
+    """s_(k), with k from `rank_of`; the smallest score if the images are too few."""
     return float(ascending[max(1, rank_of(len(ascending), keep, confidence)) - 1])
 
 
 def percent(share: float | None) -> str:
-    """A share in words: 95%, 99.9%."""
+    """A share as text: 95%, 99.9%."""
     return "" if share is None else f"{100 * share:.6g}%"
 
 
@@ -135,12 +136,11 @@ def check_fdr(fdr: float | None) -> None:
 
 def threshold_at(ascending: Floats, keep: float) -> float:
     """The largest observed score that at least ⌈keep·n⌉ of the n ascending scores reach: for metrics of these n."""
-    # keep·n is rounded first: 0.56 · 25 is 14.000000000000002 in floating point, and its ceiling would be 15.
-    return float(ascending[len(ascending) - max(1, math.ceil(round(keep * len(ascending), 9)))])
+    return float(ascending[len(ascending) - images_for_rate(keep, len(ascending))])
 
 
 def count_at_most(ascending: Floats, values: Floats, folds: Ints | None = None) -> Ints:
-    """#{i: s_i ≤ f(x)} of each image x; 0 for a score that is not a number.
+    """#{i: s_i ≤ f(x)} of each image x; 0 for NaN.
 
     With `folds`, the fold of each s_i, `values` has a column for each: #{i: s_i ≤ f_k(x), k the fold of i}.
     """
@@ -155,14 +155,14 @@ def conformal_p_values(ascending: Floats, values: Floats, folds: Ints | None = N
 
     For a score exchangeable with the n, P(p ≤ a) ≤ a (Vovk et al. 2005; Bates et al., Annals of Statistics 2023).
     With `folds` (`count_at_most`) it is the cross-conformal p-value (Vovk, Annals of Mathematics and Artificial
-    Intelligence 2015), for which 2a and a term that falls with n are proven (Barber et al., Annals of Statistics 2021,
-    theorem 4), and a is what is measured.
+    Intelligence 2015); proven is P(p ≤ a) ≤ 2a plus a term that falls with n (Barber et al., Annals of Statistics 2021,
+    theorem 4), measured is about a.
     """
     return np.asarray((1.0 + count_at_most(ascending, values, folds)) / (len(ascending) + 1.0))
 
 
 def benjamini_hochberg(p_values: npt.NDArray[np.float64], fdr: float) -> npt.NDArray[np.bool_]:
-    """Which of m images to call unknown, so that in expectation at most the share `fdr` of these are known ones.
+    """Which of m images to reject, so in expectation at most the share `fdr` of the rejected images is known.
 
     The k smallest p-values are rejected, k the largest with p_(k) ≤ fdr·k / m (Benjamini & Hochberg, JRSS B 1995).
     Conformal p-values share their calibration images and so depend on each other, but positively (PRDS), under which
@@ -171,16 +171,16 @@ def benjamini_hochberg(p_values: npt.NDArray[np.float64], fdr: float) -> npt.NDA
     check_fdr(fdr)
     count = len(p_values)
     ordered = np.sort(p_values)
-    # p-values are fractions: 0.3·1/3 must not fall short of 1/10 by rounding.
+    # p-values are fractions: 0.3·1/3 must not be below 1/10 by rounding.
     within = np.flatnonzero(ordered <= fdr * np.arange(1, count + 1) / max(1, count) * (1 + ROUNDING))
     return np.asarray(p_values <= ordered[within[-1]]) if len(within) else np.zeros(count, dtype=bool)
 
 
 def slack_of(ascending: npt.NDArray[np.float64]) -> float:
-    """How far a score may fall short of its threshold by rounding alone, told by the range of the ID scores.
+    """How far a score may be below its threshold by rounding, from the range of the ID scores.
 
-    An image tower rounds otherwise in a batch of another size, which moves scores by up to a few millionths of their
-    range; an image that set the threshold must not be rejected for that.
+    An image tower rounds differently in a batch of another size, which changes scores by up to a few millionths of
+    their range; an image that set the threshold must not be rejected for that.
     """
     if not len(ascending):
         return 0.0

@@ -6,15 +6,16 @@ Images with equal bytes are encoded once within a shard, and not at all if the s
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
+from deltaenergy.core.ahead import map_ahead
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import Openable, UnreadableImage, reading_threads, reasons
 from deltaenergy.data.file import LocalFile
@@ -26,6 +27,7 @@ from deltaenergy.store.shard import INDEX, read_arrays, read_index
 from deltaenergy.store.store import Describes, Store
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
     from deltaenergy.store.shard import Arrays
@@ -52,30 +54,27 @@ class ShardEncoder:
         model: the model that made the store.
         store: what it has before that.
         in_memory: the images that only this process has, by id.
+        held: the number of its first shards from which features of equal images are taken.
     """
 
-    def __init__(self, model: EncodesImages, store: Store, in_memory: Mapping[str, ImageItem]) -> None:
-        self._model, self._store, self._in_memory = model, store, in_memory
-        self._held: tuple[int, _HeldImages] | None = None
+    def __init__(self, model: EncodesImages, store: Store, in_memory: Mapping[str, ImageItem], held: int) -> None:
+        self._model, self._store, self._in_memory, self._held_shards = model, store, in_memory, held
 
     def encode(
-        self, images: Sequence[PlannedImage], *, held: int, again: int | None = None, progress: Progress | None = None
+        self, images: Sequence[PlannedImage], *, again: int | None = None, progress: Progress | None = None
     ) -> tuple[pa.Table, Arrays]:
-        """Index and arrays of a shard with these images, or of the shard at position `again` with these changes.
-
-        Features of equal images are taken from the first `held` shards of the store.
-        """
+        """Index and arrays of a shard with these images, or of the shard at position `again` with these changes."""
         import pyarrow as pa
 
         changed = [image for image in images if image.stamp is not None and not image.keeps]
-        contents, errors, arrays = self._encode(changed, held, progress)
+        contents, errors, arrays = self._encode(changed, progress)
         ids, labels, domains, stamps = zip(*(image[:4] for image in changed)) if changed else [()] * 4
         columns = (ids, labels, domains, contents, stamps, errors)
         index = pa.table([pa.array(column, pa.string()) for column in columns], names=INDEX)
         return (index, arrays) if again is None else self._change(again, images, index, arrays)
 
     def _encode(
-        self, images: Sequence[PlannedImage], held: int, progress: Progress | None
+        self, images: Sequence[PlannedImage], progress: Progress | None
     ) -> tuple[list[str | None], list[str | None], Arrays]:
         """Content, error and features of each image."""
         manifest = self._store.manifest
@@ -86,11 +85,13 @@ class ShardEncoder:
         items = [self._item(image) for image in images]
 
         def to_encode() -> Iterator[ImageItem]:
-            for position, read in enumerate(_read_ahead(items)):
+            threads = reading_threads(items, READ_THREADS)
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+            for position, read in enumerate(map_ahead(pool, _read, items, 2 * threads)):
                 contents[position], errors[position] = read.content, read.error
                 if read.content is None or read.source is None:
                     continue
-                row = self._held_images(held).row_of(read.content)
+                row = self._row_of(read.content)
                 if row is not None:
                     stored[position] = row
                 elif first.setdefault(read.content, position) == position:
@@ -156,33 +157,26 @@ class ShardEncoder:
             raise ArtifactError(f"{self._store.path}: only the process that planned it has the image {image.id!r}.")
         return self._in_memory[image.id]
 
-    def _held_images(self, held: int) -> _HeldImages:
-        if self._held is None or self._held[0] != held:
-            self._held = held, _HeldImages(self._store, held)
-        return self._held[1]
-
-
-class _HeldImages:
-    """The readable images in the first shards of a store by their content, in 40 bytes each."""
-
-    def __init__(self, store: Store, shards: int) -> None:
+    @cached_property
+    def _held(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """The contents of the readable images that the store has, sorted, and their rows: 40 bytes for each."""
         contents, rows, start = [np.zeros(0, "S32")], [np.zeros(0, np.int64)], 0
-        for record in store.manifest.shards[:shards]:
-            index = read_index(store.folder, record)
+        for record in self._store.manifest.shards[: self._held_shards]:
+            index = read_index(self._store.folder, record)
             readable = index["error"].is_null()
             contents.append(np.array(index["content"].filter(readable).to_pylist(), "S32"))
             rows.append(start + np.flatnonzero(readable.to_numpy()))
             start += record.images
         unsorted = np.concatenate(contents)
         order = np.argsort(unsorted, kind="stable")
-        self._contents, self._rows = unsorted[order], np.concatenate(rows)[order]
+        return unsorted[order], np.concatenate(rows)[order]
 
-    def row_of(self, content: str) -> int | None:
-        """The row of the first image with this content."""
-        wanted = content.encode()
-        place = int(np.searchsorted(self._contents, wanted))
-        there = place < len(self._contents) and self._contents[place] == wanted
-        return int(self._rows[place]) if there else None
+    def _row_of(self, content: str) -> int | None:
+        """The row of the first image with this content that the store has."""
+        contents, rows = self._held
+        position = int(np.searchsorted(contents, content.encode()))
+        there = position < len(contents) and contents[position] == content.encode()
+        return int(rows[position]) if there else None
 
 
 class _ReadImage(NamedTuple):
@@ -191,22 +185,6 @@ class _ReadImage(NamedTuple):
     content: str | None = None
     source: Content = None
     error: str | None = None
-
-
-def _read_ahead(images: Sequence[ImageItem]) -> Iterator[_ReadImage]:
-    """The images in order, some of them read before their turn."""
-    threads = reading_threads(images, READ_THREADS)
-    waiting: deque[Future[_ReadImage]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
-    try:
-        for image in images:
-            waiting.append(pool.submit(_read, image))
-            if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _read(image: ImageItem) -> _ReadImage:

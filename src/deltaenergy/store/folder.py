@@ -108,7 +108,7 @@ class LocalFolder:
             if under:
                 (self.path / under).rmdir()
             elif self.exists(NAME):
-                with self.lock(NAME):  # whoever holds it removes it
+                with self.lock(NAME):  # its last holder removes it
                     pass
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The images of a store without an object for each: they are looked up when somebody asks.
+"""The images of a store without an object for each: they are looked up on demand.
 
 An evaluation of a million images needs the scores, classes and labels of them all, some dozens of bytes each, but the
 names of a few.
@@ -69,7 +69,7 @@ class StoredItems(Sequence[ImageItem]):
     def __getitem__(self, index: int | slice) -> ImageItem | list[ImageItem]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        row = range(len(self))[index]  # counts from the end, too, and says if it is out of range
+        row = range(len(self))[index]  # also counts from the end, and raises if it is out of range
         shard = bisect.bisect_right(self._ends, row)
         if self._last is None or self._last[0] != shard:
             self._last = shard, self.store.shard_items(shard)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, is_in_memory, to_reference
+from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, to_reference
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
@@ -71,6 +71,11 @@ class PlannedShard:
     def file(self, ending: str) -> str:
         """Its record or lock in the folder of the plan."""
         return f"{FOLDER}/{self.number:05d}-{self.version}.{ending}"
+
+    @property
+    def rows_file(self) -> str:
+        """The file that lists its images: two runs never write different lists under one name."""
+        return f"{FOLDER}/rows-{self.rows}.arrow"
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class Changes:
                 planned = planned._replace(keeps=same_stamp and not failed)
                 self._change(planned)
             self.images += 1
-            if is_in_memory(item) and not planned.keeps:
+            if planned.source is None and not planned.keeps:
                 self.in_memory[item.id] = item
             if item.id not in self._known:
                 yield planned
@@ -156,7 +161,7 @@ def draw_up(
     def add(number: int, images: list[PlannedImage]) -> None:
         rows = pack_rows(images)
         shards.append(PlannedShard(number, manifest.version + 1, len(images), hash_bytes(rows)))
-        put(rows_name(shards[-1]), rows)
+        put(shards[-1].rows_file, rows)
 
     while images := list(islice(new_images, manifest.shard_size)):
         add(number, images)
@@ -183,7 +188,7 @@ def read_plan(folder: StoreFolder) -> Plan | None:
 
 def read_rows(folder: StoreFolder, shard: PlannedShard) -> list[PlannedImage]:
     """The images of a planned shard."""
-    name = rows_name(shard)
+    name = shard.rows_file
     try:
         data = folder.read(name)
         if hash_bytes(data) != shard.rows:
@@ -215,7 +220,7 @@ def finished(folder: StoreFolder, plan: Plan) -> dict[int, ShardRecord]:
 
 
 def merged(manifest: Manifest, plan: Plan, records: Iterable[ShardRecord], *, complete: bool) -> Manifest:
-    """The manifest with the finished shards of a plan: in the place of those that they replace, or at the end."""
+    """The manifest with the finished shards of a plan: each where the one was that it replaces, or at the end."""
     new = {record.number: record for record in records}
     shards = [new.pop(record.number, record) for record in manifest.shards]
     shards += [new[shard.number] for shard in plan.shards if shard.number in new]
@@ -253,11 +258,6 @@ def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> N
         if _OURS.fullmatch(name):
             folder.delete(f"{FOLDER}/{name}")
     folder.tidy(FOLDER)
-
-
-def rows_name(shard: PlannedShard) -> str:
-    """The file that lists the images of a shard: two runs never write different lists under one name."""
-    return f"{FOLDER}/rows-{shard.rows}.arrow"
 
 
 def pack_rows(images: Sequence[PlannedImage]) -> bytes:

@@ -1,7 +1,7 @@
 """A feature store in cloud storage: `s3://bucket/photos.store`.
 
 An object is there whole or not at all, which is what a store asks of its files. There are no locks; two processes that
-write the same name are told apart by conditions (If-None-Match, If-Match).
+write the same name are separated by conditions (If-None-Match, If-Match).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RemoteFolder:
         return f"{self.path}/{name}"
 
     def exists(self, name: str) -> bool:
-        """A store that refuses to say so is an error: the file may well be there."""
+        """A refusal to answer is an error: the file may well be there."""
         try:
             head(self.full_name(name))
         except Missing:
@@ -100,5 +100,4 @@ class RemoteFolder:
         """Nothing is ever half-written."""
 
     def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """There are none."""
         return contextlib.nullcontext(True)

@@ -42,9 +42,9 @@ def repair(
         for done, position in enumerate(damaged, start=1):
             before, items = manifest.shards[position], images[position]
             planned = [PlannedImage.of(item) for item in items]
-            encoder = ShardEncoder(model, Store(folder, manifest), {item.id: item for item in items})
             # The shards before it are sound by now, and it takes nothing from later ones.
-            index, arrays = encoder.encode(planned, held=min(before.held, position))
+            held, in_memory = min(before.held, position), {item.id: item for item in items}
+            index, arrays = ShardEncoder(model, Store(folder, manifest), in_memory, held).encode(planned)
             record, file = pack_shard(before.number, before.version, before.held, index, arrays)
             folder.put(record.name, file)
             if record != before:

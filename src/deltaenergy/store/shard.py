@@ -4,10 +4,10 @@
     00003-1.arrow      a shard, one Arrow IPC file: row i is image i
 
 The columns of a shard are id, label, domain, content (a hash of the image's bytes), stamp (a cheap sign that they
-changed) and error, then features and, where asked for, patches. An image that cannot be read has an error, and null in
-place of features. The file's bytes are the index, then the features, then the rest of the index: each part has a hash
-of its own, so a store is checked without a look at its features. Shard 3 is written anew as `00003-2.arrow` when an
-image in it has changed; the number after the dash is the version of the store in which it was written.
+changed) and error, then features and, where requested, patches. An image that cannot be read has an error, and null
+instead of features. The file's bytes are the index, then the features, then the rest of the index: each part has its
+own hash, so a store is checked without reading its features. Shard 3 is written again as `00003-2.arrow` when an image
+in it has changed; the number after the dash is the version of the store in which it was written.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def is_store(path: object) -> bool:
 
 
 def read_manifest(folder: StoreFolder) -> tuple[Manifest, bytes]:
-    """What `store.json` says, and its bytes."""
     path = folder.full_name(MANIFEST)
     try:
         data = folder.read(MANIFEST)
@@ -212,7 +211,6 @@ def find_damage(folder: StoreFolder, records: Sequence[ShardRecord], *, features
 
 
 def damaged(folder: StoreFolder, found: dict[str, str]) -> ArtifactError:
-    """The error for what `find_damage` found."""
     name, reason = next(iter(found.items()))
     others = f" So are {len(found) - 1} other files." if len(found) > 1 else ""
     return ArtifactError(f"{folder.full_name(name)} is damaged: {reason}.{others} {REPAIR}")

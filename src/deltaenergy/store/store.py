@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Lack, Need
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder
@@ -145,14 +145,12 @@ class Store(HasRepr):
     @property
     def ids(self) -> list[str]:
         """The id of each row's image."""
-        ids: list[str] = self.index["id"].to_pylist()
-        return ids
+        return list(self.index["id"].to_pylist())
 
     @property
     def labels(self) -> list[str | None]:
         """The label of each row's image."""
-        labels: list[str | None] = self.index["label"].to_pylist()
-        return labels
+        return list(self.index["label"].to_pylist())
 
     @cached_property
     def readable(self) -> npt.NDArray[np.int64]:
@@ -186,14 +184,23 @@ class Store(HasRepr):
         """
         if patches and not self.has_patches:
             raise no_patches(self.path)
-        positions = range(len(self.manifest.shards))
-        if not keep_mapped:
-            return (self.shard(position, patches=patches) for position in positions)
-        return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)
+        return (
+            self.shard(position, patches=patches, keep_mapped=keep_mapped)
+            for position in range(len(self.manifest.shards))
+        )
 
-    def shard(self, position: int, *, patches: bool = False) -> Shard:
-        """The shard at this position, whose file is not kept mapped."""
-        return self._shard(position, *read_arrays(self.folder, self.manifest.shards[position]), patches)
+    def shard(self, position: int, *, patches: bool = False, keep_mapped: bool = False) -> Shard:
+        """The shard at this position."""
+        record, unreadable = self.manifest.shards[position], list[Unreadable]()
+        index, arrays = self._mapped_shard(position) if keep_mapped else read_arrays(self.folder, record)
+        rows = np.arange(self._ends[position], self._ends[position + 1])
+        if record.unreadable:
+            readable, unreadable = index["error"].is_null(), _unreadable(index)
+            kept = readable.to_numpy()
+            rows, index = rows[kept], index.filter(readable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = np.asarray(arrays["patches"], np.float32) if patches else None
+        return Shard(rows, index, np.asarray(arrays["features"], np.float32), found, unreadable)
 
     def items(self) -> list[ImageItem]:
         """An item per row, for functions that take images."""
@@ -226,7 +233,7 @@ class Store(HasRepr):
         pixels = Lack(
             f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
         )
-        patches = Lack(f"{self.path} holds none", str(no_patches(self.path)))
+        patches = Lack(f"{self.path} has none", str(no_patches(self.path)))
         return {Need.PIXELS: pixels, Need.STATES: pixels} | ({} if self.has_patches else {Need.PATCHES: patches})
 
     def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
@@ -272,7 +279,7 @@ class Store(HasRepr):
         differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {given.get(key)!r}" for key in keys)
         remedy = "Use the model that made the store, or make a store with this one in another folder."
         if given.get("precomputed"):
-            remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
+            remedy = "Same features? Pass their fingerprint: PrecomputedModel(…, fingerprint=store.fingerprint)."
         raise ArtifactError(f"{self.path} contains features of a different model.\n{differs}\n{remedy}")
 
     def _index_of(self, record: ShardRecord) -> pa.Table:
@@ -304,16 +311,6 @@ class Store(HasRepr):
             self._mapped[position] = read_arrays(self.folder, self.manifest.shards[position])
         return self._mapped[position]
 
-    def _shard(self, position: int, index: pa.Table, arrays: Arrays, patches: bool) -> Shard:
-        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), list[Unreadable]()
-        if self.manifest.shards[position].unreadable:
-            readable, unreadable = index["error"].is_null(), _unreadable(index)
-            kept = readable.to_numpy()
-            rows, index = rows[kept], index.filter(readable)
-            arrays = {kind: array[kept] for kind, array in arrays.items()}
-        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
-        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
-
     def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A shard's array, if each of these rows of it has features."""
         index, arrays = self._mapped_shard(position)
@@ -342,5 +339,4 @@ def _unreadable(index: pa.Table) -> list[Unreadable]:
 
 
 def no_patches(path: Path | str) -> InputError:
-    """The error for a store that was made without patch features."""
     return InputError(f"{path} has no patch features. Make a store that has them, with `patches=True`.")

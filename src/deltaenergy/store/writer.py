@@ -40,7 +40,6 @@ from deltaenergy.store.plan import (
     read_plan,
     read_rows,
     remove_plan,
-    rows_name,
 )
 from deltaenergy.store.shard import (
     DTYPES,
@@ -156,13 +155,13 @@ def prepare(
     changes = Changes(stream, folder, known[0].shards if known else (), retry_unreadable)
     new_images = changes.new_images()
     if known is None:
-        # So many that it does not matter how many more there are.
+        # With this many, it does not matter how many more there are.
         first = list(islice(new_images, MOST_SHARD * SHARDS))
         new_images = chain(first, new_images)
         known = _create(folder, model, settings, len(first))
         plan = _clean(folder, *known)
     manifest, data = known
-    theirs = {rows_name(shard) for shard in plan.shards} if plan else None
+    theirs = {shard.rows_file for shard in plan.shards} if plan else None
 
     def put(name: str, rows: bytes) -> None:
         if theirs is None or (name in theirs and (not folder.exists(name) or folder.read(name) != rows)):
@@ -194,7 +193,8 @@ class Joiner:
     def __init__(self, work: Work, model: EncodesImages) -> None:
         self._work = work
         self._positions = {record.number: position for position, record in enumerate(work.manifest.shards)}
-        self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory)
+        held = len(work.manifest.shards)
+        self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory, held)
 
     def take(self, position: int, report: Report) -> bool:
         """See to it that a planned shard is finished; False if another process works on it."""
@@ -215,12 +215,12 @@ class Joiner:
         folder, manifest, shard = self._work.folder, self._work.manifest, self._work.plan.shards[position]
         held, again = len(manifest.shards), self._positions.get(shard.number)
         images = read_rows(folder, shard)
-        index, arrays = self._encoder.encode(images, held=held, again=again, progress=progress)
+        index, arrays = self._encoder.encode(images, again=again, progress=progress)
         record, data = pack_shard(shard.number, shard.version, held, index, arrays)
         before = None if again is None else manifest.shards[again]
         if before and (record.index_hash, record.features_hash) == (before.index_hash, before.features_hash):
             return before
-        # Without locks, the shard of whoever was first counts: another processor may round its features differently.
+        # Without locks, the shard that was written first counts: another processor may round its features differently.
         if not folder.put(record.name, data, if_absent=folder.is_remote):
             if (same := same_images(folder, record)) is not None:
                 return same
@@ -233,7 +233,7 @@ def join_here(
 ) -> None:
     """Encode the planned shards that no other process works on, and wait for the others.
 
-    Worker `first` of `step` takes shards first, first + step, …, and then helps with the rest in an order of its own.
+    Worker `first` of `step` takes shards first, first + step, …, and then helps with the rest in its own order.
     Cloud storage has no locks that would show what others work on: there two processes may encode the same shard. The
     second finds it finished.
     """
@@ -267,8 +267,8 @@ def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float
     """Encode shards of workers that are slow or gone, seldom the same as another helper.
 
     The fewer shards there are that their workers have not come to yet, the fewer of the others help at a time. These
-    wait for as long as a shard of their own took. If nothing was finished meanwhile, shards that were thought to be in
-    progress are probably nobody's: they count as well, and the next time more workers help.
+    wait for as long as one of their shards took. If nothing was finished meanwhile, shards that were thought to be in
+    progress are probably abandoned: they count as well, and the next time more workers help.
     """
     share, left, all_idle = 1 / workers, _unfinished(work), False
     while left:
@@ -341,11 +341,8 @@ def explain_write_errors(folder: StoreFolder) -> Iterator[None]:
 
 def usual_shard_size(images: int, patches: bool) -> int:
     """Images per shard: the largest power of two for which there are 128 shards, within bounds."""
-    most = MOST_SHARD_WITH_PATCHES if patches else MOST_SHARD
-    size = LEAST_SHARD
-    while size < most and 2 * size * SHARDS <= images:
-        size *= 2
-    return size
+    size = 1 << max((images // SHARDS).bit_length() - 1, 0)
+    return min(max(size, LEAST_SHARD), MOST_SHARD_WITH_PATCHES if patches else MOST_SHARD)
 
 
 def _open(folder: StoreFolder, model: EncodesImages, settings: StoreSettings) -> tuple[Manifest, bytes] | None:

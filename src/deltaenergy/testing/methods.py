@@ -1,7 +1,7 @@
-"""Contract checks of tuning methods: each takes a method and raises AssertionError if it breaks a promise.
+"""Contract checks of tuning methods: each takes a method and raises AssertionError if it breaks a rule.
 
-They train on a dozen drawn pictures of three classes with a tiny random CLIP, whose image tower is a vision
-transformer; a method that needs something else says so by an error of its own, which is no failure of the checks.
+They train on a dozen drawn images of three classes with a tiny random CLIP, whose image tower is a vision transformer;
+a method that needs something else raises its own error, which is not a failure of the checks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.source import load_images
-from deltaenergy.testing.models import tiny_model
-from deltaenergy.testing.samples import run_checks
+from deltaenergy.testing.samples import run_checks, tiny_model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune
 
@@ -39,7 +38,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = []
 
 
 def check_method(method: str | Method) -> None:
-    """Run every check on a method, given as such or by its text; the first that fails raises `AssertionError`."""
+    """Run every check on a method or its text; the first that fails raises `AssertionError`."""
     run_checks(make_method(method), METHOD_CHECKS)
 
 
@@ -50,14 +49,14 @@ def _contract(function: Callable[[Method], None]) -> Callable[[Method], None]:
 
 @_contract
 def describes_itself(method: Method) -> None:
-    """Name, summary, formula and paper are there, in the class and at the top of its module."""
+    """It has a name, summary, formula and paper, in the class and at the top of its module."""
     for part in (method, *method.terms):
         cls = type(part)
         assert cls.name and cls.summary and cls.formula and cls.paper and cls.__doc__, f"{cls} is not described"
         module = __import__(cls.__module__, fromlist=["x"])
         assert module.__doc__ and len(module.__doc__.splitlines()) > 2, f"{cls.__module__} does not state its formula"
         for parameter in part.grid_for(len(CLASSES)):
-            assert parameter in part.params, f"the grid names {parameter}, which is no parameter"
+            assert parameter in part.params, f"the grid names {parameter}, which is not a parameter"
 
 
 @_contract
@@ -89,7 +88,7 @@ def gives_a_similarity_per_class(method: Method) -> None:
 def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None) -> None:
     """A detector with any score calibrates, predicts, and gives the same verdicts when it was saved and loaded.
 
-    `scores` names some, in the place of all.
+    `scores` limits it to some.
     """
     classifier, pictures = _tuned(method), _pictures()
     # With classes, which some scores learn from.
@@ -106,7 +105,7 @@ def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None)
             try:
                 detector = Detector(classifier, score).calibrate(known, keep=0.9)
             except InputError as error:
-                # The score of another method asks its classifier for what only that one has.
+                # The score of another method needs that method's classifier.
                 assert _belongs_to_another_method(name, method), f"{name}: {error}"
                 continue
             verdicts = list(detector.predict(pictures))
@@ -119,7 +118,7 @@ def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None)
 
 @_contract
 def is_saved_and_loaded(method: Method) -> None:
-    """`save` and `load` give a classifier that says the same of itself and of images."""
+    """`save` and `load` give a classifier with the same description and results."""
     classifier, pictures = _tuned(method), _pictures()
     with tempfile.TemporaryDirectory() as folder:
         classifier.save(folder)
@@ -129,13 +128,13 @@ def is_saved_and_loaded(method: Method) -> None:
     assert loaded.model.fingerprint == classifier.model.fingerprint
     for name, tensor in classifier.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name]), name
-    # The last bit of a product may depend on where in memory its factors lie.
+    # The last bit of a product may depend on the memory addresses of its factors.
     assert _near(loaded.similarities(pictures), classifier.similarities(pictures), 1e-6)
 
 
 @_contract
 def batch_and_order_do_not_matter(method: Method) -> None:
-    """An image's similarities are its own, unless the method declares that its batch has a say."""
+    """An image's similarities do not depend on its batch, unless the method declares that."""
     classifier, pictures = _tuned(method), _pictures()
     whole = classifier.similarities(pictures)
     if classifier.batch_dependent:
@@ -150,7 +149,7 @@ def batch_and_order_do_not_matter(method: Method) -> None:
 
 @_contract
 def takes_features_in_single_and_double_precision(method: Method) -> None:
-    """Where features are enough they give what images give, NaN is refused, and float64 agrees with float32."""
+    """If features are enough they give what images give, NaN is refused, and float64 agrees with float32."""
     classifier, pictures = _tuned(method), _pictures()
     if classifier.needs_to_predict != {Need.FEATURES} or classifier.model is not classifier.base_model:
         return
@@ -168,7 +167,7 @@ def takes_features_in_single_and_double_precision(method: Method) -> None:
 
 @_contract
 def refuses_features_that_are_not_its_own(method: Method) -> None:
-    """An array or store of the bare model is no substitute for images that the method looks at in its own way."""
+    """Features of the plain model are refused if the method encodes images in its own way."""
     classifier, pictures = _tuned(method), _pictures()
     if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
         return
@@ -193,7 +192,7 @@ def refuses_what_cannot_be_learned(method: Method) -> None:
 
 @_contract
 def takes_other_class_names_if_it_says_so(method: Method) -> None:
-    """Other names, a repeated one among them; or a clear refusal."""
+    """Other class names, with a duplicate; or a clear refusal."""
     classifier = _tuned(method)
     names = ("blue car", "dog", "blue car", "sketch")
     if not classifier.takes_other_classes:
@@ -211,7 +210,7 @@ def takes_other_class_names_if_it_says_so(method: Method) -> None:
 
 @_contract
 def the_seed_decides(method: Method) -> None:
-    """The same seed gives the same bits; another gives others, if anything is trained."""
+    """The same seed gives the same bits; another seed gives others, if anything is trained."""
     pictures = _pictures()
     again = _tune(method)
     for name, tensor in _tuned(method).state_dict().items():
@@ -253,7 +252,7 @@ def predicts_in_several_threads(method: Method) -> None:
 
 @_contract
 def goes_on_after_a_kill(method: Method) -> None:
-    """Stopped after any epoch of any stage, the run goes on to the same bits."""
+    """A run stopped after any epoch of any stage resumes to the same bits."""
     if not method.trains:
         return
     whole = _tuned(method)
@@ -292,7 +291,7 @@ def _model() -> Any:
 
 @functools.cache
 def _items() -> list[ImageItem]:
-    """Four pictures of each class, in two domains, each class in a colour of its own."""
+    """Four images of each class, in two domains, each class in its own colour."""
     rng = np.random.default_rng(0)
     items = []
     for k, name in enumerate(CLASSES):

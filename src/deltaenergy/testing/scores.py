@@ -1,8 +1,8 @@
 """What every score must do, whatever its formula: each check is a function of a `Score` that raises `AssertionError`.
 
-The checks speak to a score only as `scoring` and `Detector` do: it is bound to a classifier, fitted on ID inputs if
-it asks for that, and given similarities, features and, if it asks, patches or pixels. A method's own score is bound
-to a classifier as that method begins it.
+The checks use a score only as `scoring` and `Detector` do: it is bound to a classifier, fitted on ID inputs if needed,
+and gets similarities, features and, if needed, patches or pixels. A method's own score is bound to that method's
+initial classifier.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ CLASSES = ("dog", "cat", "red car", "blue sketch")
 # Words that resemble no class: the texts that unknown images point to, and candidates for mined negatives.
 OTHER_WORDS = ("hut", "moss", "ink", "quilt", "elk", "vase", "yarn", "zinc")
 THREADS = 8
-# Views of each image that a method's classifier begins with: as many as the most demanding method looks at.
+# Views per image of a method's initial classifier: as many as the most demanding method needs.
 VIEWS = 64
 SCORE_CHECKS: list[Callable[[Score], None]] = []
 
 
 def check_score(score: str | Score) -> None:
-    """Run all of `SCORE_CHECKS` on a score, given as such or by name; the first that fails raises `AssertionError`."""
+    """Run all of `SCORE_CHECKS` on a score or its name; the first that fails raises `AssertionError`."""
     run_checks(make_score(score), SCORE_CHECKS)
 
 
 def _contract(function: Callable[[Score], None]) -> Callable[[Score], None]:
-    """Add `function` to the checks, each of which has a cache folder of its own."""
+    """Add `function` to the checks, each with its own cache folder."""
 
     @functools.wraps(function)
     def with_own_cache(score: Score) -> None:
@@ -75,9 +75,9 @@ def _contract(function: Callable[[Score], None]) -> Callable[[Score], None]:
 
 @_contract
 def describes_itself(score: Score) -> None:
-    """Name, summary, formula, paper and docstring are there; needs are `Need`s; every parameter has a default."""
+    """It has a name, summary, formula, paper and docstring; needs are `Need`s; every parameter has a default."""
     for text in (score.name, score.summary, score.formula, score.paper):
-        assert text and text.strip() == text, f"{type(score).__name__}: {text!r} is no description"
+        assert text and text.strip() == text, f"{type(score).__name__}: {text!r} is not a description"
     assert type(score).__doc__, f"{type(score).__name__} has no docstring"
     assert all(isinstance(need, Need) for need in score.needs), score.needs
     assert all(field.default is not dataclasses.MISSING for field in dataclasses.fields(score))
@@ -134,7 +134,7 @@ def does_not_depend_on_batch_or_order(score: Score) -> None:
 
 @_contract
 def leaves_its_inputs_alone(score: Score) -> None:
-    """No tensor that it is given is changed."""
+    """It does not change its inputs."""
     classifier = _classifier(score)
     inputs = inputs_of(classifier, random_pixels(3, seed=2))
     tensors = {name: tensor for name in _TENSORS if (tensor := getattr(inputs, name)) is not None}
@@ -184,7 +184,7 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
         )
         assert all(np.isfinite(verdict.score) and verdict.label in names for verdict in predictions)
     if score.own_to is not None:
-        return  # what is drawn for a class depends on its place
+        return  # what is drawn for a class depends on its position
     values = []
     for names in (CLASSES, CLASSES[::-1]):
         classifier = _classifier(score, names)
@@ -195,7 +195,7 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
 
 @_contract
 def is_content_with_one_image(score: Score) -> None:
-    """A detector that is calibrated on one image accepts it."""
+    """A detector that is calibrated on one image keeps it."""
     (verdict,) = Detector(_classifier(score), score).calibrate(_known(score, CLASSES, 1)).predict(random_pictures(1))
     assert np.isfinite(verdict.score) and not verdict.is_ood, verdict
 
@@ -217,7 +217,7 @@ def says_when_it_must_be_fitted(score: Score) -> None:
 
 @_contract
 def says_when_features_are_not_enough(score: Score) -> None:
-    """Features suffice unless it needs patches, pixels or labels, which it says."""
+    """Features suffice unless it declares a need for patches, pixels or labels."""
     detector, features = Detector(_classifier(score), score), random_features(12)
     if looks_at_images(score):
         with refused(InputError, "give it images"):
@@ -231,7 +231,7 @@ def says_when_features_are_not_enough(score: Score) -> None:
 
 @_contract
 def is_saved_with_its_detector(score: Score) -> None:
-    """A loaded detector gives the same scores, and needs no cache for them, nor texts unless it says so."""
+    """A loaded detector gives the same scores without a cache, and without texts unless it declares them."""
     classifier, pictures = _classifier(score), random_pictures(8)
     texts = contextlib.nullcontext() if Need.PAIRS in score.needs else no_texts(classifier.model)
     detector = Detector(classifier, score).calibrate(_known(score, CLASSES, 8), keep=0.9)
@@ -285,7 +285,7 @@ def runs_in_several_threads(score: Score) -> None:
 
 @_contract
 def accepts_what_it_was_calibrated_on(score: Score) -> None:
-    """With keep = 1, an image of the calibration is accepted again, in whatever batch it comes.
+    """With keep = 1, a calibration image is kept again, in any batch.
 
     Scores of features are then the same to the last bit.
     """
@@ -324,7 +324,7 @@ def _classifier(score: Score, names: tuple[str, ...] = CLASSES, dtype: torch.dty
 
 @functools.cache
 def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtype = torch.float32) -> Classifier:
-    """A zero-shot classifier, or one as `method` begins it; names may be repeated."""
+    """A zero-shot classifier, or the initial one of `method`; names may be repeated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if method is None:
@@ -336,16 +336,16 @@ def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtyp
 
 
 def looks_at_images(score: Score) -> bool:
-    """Whether the score, or the classifier it belongs to, is not content with features."""
+    """Whether the score, or its classifier, needs more than features."""
     return score.needs_images or bool(_classifier(score).needs_to_predict - {Need.FEATURES})
 
 
 def _known(score: Score, names: Sequence[str], count: int) -> list[Any]:
-    """The pictures that a detector is calibrated on, with classes in turn if the score asks for labels."""
+    """The images that a detector is calibrated on, with classes in turn if the score needs labels."""
     pictures = random_pictures(count)
     if Need.LABELS not in score.needs:
         return pictures
-    return [ImageItem(f"picture {i}", picture, names[i % len(names)]) for i, picture in enumerate(pictures)]
+    return [ImageItem(f"image {i}", picture, names[i % len(names)]) for i, picture in enumerate(pictures)]
 
 
 def _ready(score: Score, classifier: Classifier, known: ScoreInputs | None = None) -> Scorer:
@@ -372,7 +372,7 @@ def _known_and_unknown() -> tuple[ZeroShotClassifier, ScoreInputs, ScoreInputs]:
     alone = torch.nn.functional.normalize(torch.linalg.pinv(texts).T, dim=1)
     known, unknown = (
         inputs_of(classifier, _draw(targets, seed))
-        # Two of each class: a score may ask how near an image is to others.
+        # Two of each class: a score may use distances to other images.
         for targets, seed in ((alone[: len(CLASSES)].repeat(2, 1), 9), (alone[len(CLASSES) :], 10))
     )
     assert known.similarities.amax(dim=1).min() > 2 * unknown.similarities.abs().max()

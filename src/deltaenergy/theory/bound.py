@@ -1,13 +1,13 @@
 """Theorem 3: −L_ΔE is a lower bound of ΔEnergy (c = 1) under a condition. Checked image by image.
 
-With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1/τ} − e^{s̃/τ}:
+With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1/τ} − e^{s̃/τ}, s̃ = 0:
 
     ΔE = log Z − log(Z − a),   L_ΔE = E2 − E0 = log Z − log Z'
 
 The paper's condition is L_ΔE ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'. Its smallest ε_E is L_ΔE itself, where the condition reads
 a ≥ Z − Z'. But its proof needs a ≥ Z' − Z, which is the same only up to sign: where masking raises the energy sum
-(Z' > Z, L_ΔE < 0, the usual case) an ε_E ≤ 0 makes the condition hold trivially, and an ε_E > 0 makes it a real one
-that proves nothing all the same. So three conditions are reported:
+(Z' > Z, L_ΔE < 0, the usual case) an ε_E ≤ 0 makes the condition hold trivially, and with an ε_E > 0 it is not
+sufficient. So three conditions are reported:
 
     stated     L ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'   the paper's, with a given ε_E, else each image's smallest, L
     absolute   a ≥ (e^{|L|} − 1) Z'               the paper's, with ε_E = |L|: sufficient
@@ -43,7 +43,7 @@ class BoundCheck:
 
     @property
     def margin(self) -> npt.NDArray[np.float64]:
-        """ΔEnergy + L_ΔE: the bound holds where this is not negative."""
+        """ΔEnergy + L_ΔE: the bound holds if this is not negative."""
         return self.delta_energy + self.loss
 
     @property
@@ -57,7 +57,6 @@ def check_bound(
     texts: torch.Tensor,
     p: float,
     tau: float,
-    reset: float = 0.0,
     epsilon: float | None = None,
 ) -> BoundCheck:
     """Theorem 3 for unit features (N, D) and texts (K, D), in float64; `epsilon` is the paper's ε_E."""
@@ -67,12 +66,12 @@ def check_bound(
     plain, masked = outputs.similarities / tau, compare(z * mask, t) / tau
     log_z, log_masked = torch.logsumexp(plain, dim=1), torch.logsumexp(masked, dim=1)
     top, index = plain.max(dim=1)
-    others = plain.scatter(1, index[:, None], reset / tau)
+    others = plain.scatter(1, index[:, None], 0.0)
     delta = log_z - torch.logsumexp(others, dim=1)
     loss = log_z - log_masked
-    # All sums in units of the larger one, so that nothing overflows.
+    # All sums in units of the larger one, so nothing overflows.
     unit = torch.maximum(log_z, log_masked)
-    a = (top - unit).exp() - (reset / tau - unit).exp()
+    a = (top - unit).exp() - (-unit).exp()
     z_sum, masked_sum = (log_z - unit).exp(), (log_masked - unit).exp()
     level = loss if epsilon is None else torch.full_like(loss, epsilon)
     stated = (loss <= level) & (a >= torch.expm1(level) * masked_sum - SLACK)

@@ -1,4 +1,4 @@
-"""All checks on one detector, put into sentences that say what held and what did not."""
+"""All checks on one detector, with sentences on what held and what did not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
@@ -22,10 +22,9 @@ from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
 from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
-from deltaenergy.theory.many_classes import ManyClasses, many_classes_at
-from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
+from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
 
-# Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
+# Hessian-vector products use this many images, which limits their memory.
 HESSIAN_IMAGES = 512
 # Identities that hold in exact arithmetic must hold to this in float64.
 EXACT = 1e-9
@@ -33,7 +32,7 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class TheoryReport:
-    """What was found. `hessian` and `hessian_without` are None where there is no context to differentiate."""
+    """What was found. `hessian` and `hessian_without` are None without a context to differentiate."""
 
     method: str
     images: int
@@ -55,17 +54,19 @@ class TheoryReport:
 
     def sentences(self) -> list[tuple[str, str]]:
         """(theorem, finding) pairs, for terminal and page."""
-        return [
-            *self._theorem_1(),
-            *self._many_classes(),
-            *self._theorem_2(),
-            *self._theorem_3(),
-            *self._theorem_4(),
-            *self._proposition(),
-        ]
+        findings = {
+            "Theorem 1": self._theorem_1(),
+            "Theorem 1, many classes": self._many_classes(),
+            "Theorem 2": self._theorem_2(),
+            "Theorem 3": self._theorem_3(),
+            "Theorem 4": self._theorem_4(),
+            "Proposition": [one.sentence() for one in self.gaps]
+            or ["Not checked: it needs a learned context, and known images of several domains."],
+        }
+        return [(name, finding) for name, found in findings.items() for finding in found]
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+        """The numbers as JSON values."""
         bound = self.bound
         return {
             "method": self.method,
@@ -105,139 +106,100 @@ class TheoryReport:
             "proposition": [{**asdict(one), "right": one.right} for one in self.gaps],
         }
 
-    def _theorem_1(self) -> list[tuple[str, str]]:
-        pairs, name = self.pairs, "Theorem 1"
-        whom = (
-            "known with unknown images"
-            if self.with_open_set
-            else "known images with each other (no unknown images were given)"
-        )
+    def _theorem_1(self) -> list[str]:
+        pairs = self.pairs
         if not pairs.pairs:
-            return [(name, "No pair has the first image's largest similarity above the second's.")]
+            return ["No pair has the first image's largest similarity above the second's."]
+        whom = "known with unknown images" if self.with_open_set else "known images with each other (no unknown images)"
         found = [
-            (
-                name,
-                f"Over {pairs.pairs:,} pairs of {whom}: property 1 (order) holds for {pairs.order:.1%}, property 2 "
-                f"(wider gap than MCM) for {pairs.spread:.1%}.",
-            )
+            f"Over {pairs.pairs:,} pairs of {whom}: property 1 (order) holds for {pairs.order:.1%}, property 2 "
+            f"(wider gap than MCM) for {pairs.spread:.1%}."
         ]
         if pairs.order_if is None or pairs.spread_if is None:
-            found.append((name, "Its assumption of equal b = Σ_{k≠1} e^{s_k/τ} is met by no pair (within 10 %)."))
+            found.append("Its assumption of equal b = Σ_{k≠1} e^{s_k/τ} is met by no pair (within 10%).")
         else:
             found.append(
-                (
-                    name,
-                    f"Its assumption of equal b = Σ_{{k≠1}} e^{{s_k/τ}} is met (within 10 %) by {pairs.assumption:.1%} "
-                    f"of the pairs (median factor {math.exp(min(pairs.log_gap, 50)):.3g}); among them property 1 holds "
-                    f"for {pairs.order_if:.1%}, property 2 for {pairs.spread_if:.1%}.",
-                )
+                f"Its assumption of equal b = Σ_{{k≠1}} e^{{s_k/τ}} is met (within 10%) by {pairs.assumption:.1%} "
+                f"of the pairs (median factor {math.exp(min(pairs.log_gap, 50)):.3g}); among them property 1 holds "
+                f"for {pairs.order_if:.1%}, property 2 for {pairs.spread_if:.1%}."
             )
         exact = max(self.identities) < EXACT
         found.append(
-            (
-                name,
-                f"The gradient identities {'hold' if exact else 'do NOT hold'}: largest deviations "
-                f"{self.identities[0]:.1e} and {self.identities[1]:.1e}, relative to 1/τ.",
-            )
+            f"The gradient identities {'hold' if exact else 'do NOT hold'}: largest deviations "
+            f"{self.identities[0]:.1e} and {self.identities[1]:.1e}, relative to 1/τ."
         )
         return found
 
-    def _theorem_2(self) -> list[tuple[str, str]]:
-        name, limit = "Theorem 2", self.tau * math.log(2)
-        said = "so it says nothing here" if self.below_ln2 == 0 else "and it speaks of these alone"
-        found = [
-            (name, f"Its condition s_1 ≤ τ ln 2 = {limit:.4g} is met by {self.below_ln2:.1%} of the images, {said}.")
-        ]
-        if not self.false_positives:
-            found.append((name, "False positive rates are not checked: no unknown images were given."))
-        return found + [(name, one.sentence()) for one in self.false_positives]
-
-    def _many_classes(self) -> list[tuple[str, str]]:
+    def _many_classes(self) -> list[str]:
         """The appendix's argument for many classes, with all classes that there are."""
         return [
-            (
-                "Theorem 1, many classes",
-                f"At τ = {one.tau:.3g} with all {one.classes} classes b ≥ 10 e^{{s_1/τ}} for {one.assumption:.1%} of "
-                f"the images (median ratio {one.ratio:.3g}); the expansions of ΔEnergy and MCM are off by "
-                f"{one.error:.1%} and {one.error_mcm:.1%} in the median, and the gap is wider than MCM's for "
-                f"{one.wider:.1%} of {one.pairs:,} pairs.",
-            )
+            f"At τ = {one.tau:.3g} with all {one.classes} classes b ≥ 10 e^{{s_1/τ}} for {one.assumption:.1%} of "
+            f"the images (median ratio {one.ratio:.3g}); the expansions of ΔEnergy and MCM are off by "
+            f"{one.error:.1%} and {one.error_mcm:.1%} in the median, and the gap is wider than MCM's for "
+            f"{one.wider:.1%} of {one.pairs:,} pairs."
             for one in self.many_classes
             if one.classes == max(other.classes for other in self.many_classes)
         ]
 
-    def _proposition(self) -> list[tuple[str, str]]:
-        name = "Proposition"
-        if self.gaps:
-            return [(name, one.sentence()) for one in self.gaps]
-        return [(name, "Not checked: it needs a learned context, and known images of several domains.")]
+    def _theorem_2(self) -> list[str]:
+        limit = self.tau * math.log(2)
+        said = "so it says nothing here" if self.below_ln2 == 0 else "and it covers only these"
+        return [
+            f"Its condition s_1 ≤ τ ln 2 = {limit:.4g} is met by {self.below_ln2:.1%} of the images, {said}.",
+            *(
+                [one.sentence() for one in self.false_positives]
+                or ["False positive rates are not checked: no unknown images were given."]
+            ),
+        ]
 
-    def _theorem_3(self) -> list[tuple[str, str]]:
-        bound, name = self.bound, "Theorem 3"
+    def _theorem_3(self) -> list[str]:
+        bound = self.bound
+        level = "with each image's smallest ε_E = L_ΔE" if self.epsilon is None else f"with ε_E = {self.epsilon:g}"
         found = [
-            (
-                name,
-                f"ΔEnergy ≥ −L_ΔE holds for {bound.holds.mean():.1%} of {self.images} images (mean ΔEnergy "
-                f"{bound.delta_energy.mean():.3g}, mean −L_ΔE {-bound.loss.mean():.3g}, τ = {self.tau:g}, "
-                f"p = {self.p:g}).",
-            ),
-            (
-                name,
-                f"The paper's condition {self._level()} is met by {int(bound.stated.sum())} images; among these the "
-                f"bound holds for {_percent(bound.holds[bound.stated])}.",
-            ),
+            f"ΔEnergy ≥ −L_ΔE holds for {bound.holds.mean():.1%} of {self.images} images (mean ΔEnergy "
+            f"{bound.delta_energy.mean():.3g}, mean −L_ΔE {-bound.loss.mean():.3g}, τ = {self.tau:g}, "
+            f"p = {self.p:g}).",
+            f"The paper's condition {level} is met by {int(bound.stated.sum())} images; among these the "
+            f"bound holds for {_percent(bound.holds[bound.stated])}.",
         ]
         if bound.counterexamples:
             found.append(
-                (
-                    name,
-                    f"So the theorem is false as stated: {bound.counterexamples} images meet its condition and "
-                    "violate its conclusion. Its proof needs the sign reversed (a ≥ Z' − Z)."
-                    + (" An epsilon above 0 tests the condition where it is not empty." if self._empty() else ""),
-                )
+                f"So the theorem is false as stated: {bound.counterexamples} images meet its condition and "
+                "violate its conclusion. Its proof needs the sign reversed (a ≥ Z' − Z)."
+                + (" An epsilon above 0 tests the condition where it is not empty." if self._empty() else "")
             )
         found.append(
-            (
-                name,
-                f"Sufficient conditions: a ≥ Z' − Z holds for {bound.needed.mean():.1%} (bound then holds for "
-                f"{_percent(bound.holds[bound.needed])}); the paper's with ε_E = |L_ΔE| for "
-                f"{bound.absolute.mean():.1%} ({_percent(bound.holds[bound.absolute])}).",
-            )
+            f"Sufficient conditions: a ≥ Z' − Z holds for {bound.needed.mean():.1%} (bound then holds for "
+            f"{_percent(bound.holds[bound.needed])}); the paper's with ε_E = |L_ΔE| for "
+            f"{bound.absolute.mean():.1%} ({_percent(bound.holds[bound.absolute])})."
         )
         return found
 
-    def _level(self) -> str:
-        return "with each image's smallest ε_E = L_ΔE" if self.epsilon is None else f"with ε_E = {self.epsilon:g}"
-
     def _empty(self) -> bool:
-        """Whether the stated condition asks nothing of some counterexample: its right-hand side is not positive."""
+        """Whether the stated condition is empty for some counterexample: its right-hand side is not positive."""
         violated = self.bound.stated & ~self.bound.holds
         return self.epsilon <= 0 if self.epsilon is not None else bool((self.bound.loss[violated] <= 0).any())
 
-    def _theorem_4(self) -> list[tuple[str, str]]:
-        name, found = "Theorem 4", []
-        if self.hessian is None:
-            return [(name, "Not checked: this classifier has no learned context to differentiate by.")]
-        found.append((name, f"{self.method}: {_hessian_sentence(self.hessian)}"))
-        if self.hessian_without is not None:
-            found.append((name, f"{self.method_without}: {_hessian_sentence(self.hessian_without)}"))
-            ratio = self.hessian.distance / max(self.hessian_without.distance, 1e-30)
+    def _theorem_4(self) -> list[str]:
+        h, without = self.hessian, self.hessian_without
+        if h is None:
+            return ["Not checked: this classifier has no learned context to differentiate by."]
+        found = [f"{self.method}: {h.sentence()}"]
+        if without is not None:
+            ratio = h.distance / max(without.distance, 1e-30)
             closer = "closer together" if ratio < 1 else "NOT closer together"
-            found.append(
-                (name, f"The Hessians of {self.method} are {closer}: {ratio:.3g} times the distance of the other.")
-            )
+            found += [
+                f"{self.method_without}: {without.sentence()}",
+                f"The Hessians of {self.method} are {closer}: {ratio:.3g} times the distance of the other.",
+            ]
         else:
-            found.append((name, "To compare, give a detector that was tuned without EBM."))
-        h = self.hessian
+            found.append("To compare, pass a detector that was tuned without EBM.")
         found.append(
-            (
-                name,
-                f"Its assumptions: ε = ‖z − z⊙m‖ is {h.epsilon:.3g} of a unit feature, which is "
-                f"{'small' if h.epsilon < 0.1 else 'NOT small'}; ‖∇²L_ΔE‖ = {h.curvature:.3g}, "
-                f"{'within' if h.curvature <= h.epsilon else 'NOT within'} ε; the gradient at the trained context is "
-                f"{h.gradient:.3g} ({h.gradient_start:.3g} at a random one), "
-                f"{'nearly' if h.gradient < 0.05 * h.gradient_start else 'NOT'} stationary.",
-            )
+            f"Its assumptions: ε = ‖z − z⊙m‖ is {h.epsilon:.3g} of a unit feature, which is "
+            f"{'small' if h.epsilon < 0.1 else 'NOT small'}; ‖∇²L_ΔE‖ = {h.curvature:.3g}, "
+            f"{'within' if h.curvature <= h.epsilon else 'NOT within'} ε; the gradient at the trained context is "
+            f"{h.gradient:.3g} ({h.gradient_start:.3g} at a random one), "
+            f"{'nearly' if h.gradient < 0.05 * h.gradient_start else 'NOT'} stationary."
         )
         return found
 
@@ -249,13 +211,11 @@ def check_theory(
     open_images: Any = None,
     against: Classifier | None = None,
     tau: float = 0.01,
-    p: float | None = None,
     epsilon: float | None = None,
-    seed: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> TheoryReport:
-    """Check the theorems on labelled in-distribution images.
+    """Check the theorems on labelled known images.
 
     Args:
         classifier: zero-shot, or tuned with shared texts; Hessians need a learned context.
@@ -263,20 +223,18 @@ def check_theory(
         open_images: images of other classes, for Theorem 1's pairs.
         against: a classifier tuned without EBM, for Theorem 4's comparison.
         tau: the temperature of the energies.
-        p: the kept fraction; by default that of the EBM term it was tuned with, or 0.6.
         epsilon: ε_E of Theorem 3's condition; by default each image's smallest, L_ΔE.
-        seed: draws pairs and starting vectors.
         batch_size: images per step of the image tower.
         progress: called while images are encoded.
 
-    Images that cannot be read are left out and listed in the report's `unreadable`.
+    Unreadable images are skipped and listed in the report's `unreadable`.
     """
     if not 0 < tau < math.inf:
         raise InputError(f"tau must be a positive number, got {tau}.")
     if epsilon is not None and not math.isfinite(epsilon):
         raise InputError(f"epsilon must be a finite number, got {epsilon}.")
-    method, term = _method(classifier)
-    kept = term.p if p is None else Ebm(p=p).p
+    # The EBM term that it was tuned with, or the default one.
+    term = next((term for term in classifier.method.terms if isinstance(term, Ebm)), Ebm())
     unreadable: list[Unreadable] = []
     # Every label is checked before the long work of encoding.
     truth = dict(zip((item.id for item in images), class_indices(images, classifier.classes, "In-distribution images")))
@@ -288,29 +246,29 @@ def check_theory(
     if open_images is not None:
         _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size, progress)
         others = _cosines(classifier, opened).similarities
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
     hessian, without = (
-        check_hessians(one, features[some], labels[some], kept, term.loss_tau, seed)
+        check_hessians(one, features[some], labels[some], term.p, term.loss_tau)
         if isinstance(one, PromptClassifier)
         else None
         for one in (classifier, against)
     )
     chosen = [read[i].domain or "" for i in some.tolist()]
     return TheoryReport(
-        method=method,
+        method=classifier.method.spec,
         images=len(features),
         tau=tau,
-        p=kept,
+        p=term.p,
         epsilon=epsilon,
-        bound=check_bound(found.features, classifier.text_features, kept, tau, epsilon=epsilon),
+        bound=check_bound(found.features, classifier.text_features, term.p, tau, epsilon=epsilon),
         pairs=check_pairs(similarities, others, tau, rng),
         with_open_set=others is not None,
         identities=gradient_identities(similarities, tau),
         below_ln2=float((similarities.amax(dim=1) <= tau * math.log(2)).float().mean()),
         hessian=hessian,
         hessian_without=without,
-        method_without=None if against is None else _method(against)[0],
+        method_without=None if against is None else against.method.spec,
         false_positives=[] if others is None else false_positive_rates(similarities, others, tau),
         many_classes=[
             one
@@ -318,7 +276,7 @@ def check_theory(
             for one in many_classes_at(similarities, others, temperature, rng)
         ],
         gaps=(
-            generalisation_gaps(classifier, features[some], labels[some], chosen, seed)
+            generalisation_gaps(classifier, features[some], labels[some], chosen)
             if isinstance(classifier, PromptClassifier)
             else []
         ),
@@ -327,23 +285,16 @@ def check_theory(
 
 
 def _cosines(classifier: Classifier, features: torch.Tensor) -> Outputs:
-    """The classifier's outputs, if they are what the theorems speak of: cosines with texts shared by all."""
+    """The classifier's outputs, if they are cosines with texts shared by all, as the theorems need."""
     with torch.no_grad():
         found = classifier(Inputs(features))
         plain = found.features @ classifier.text_features.T.to(features)
     if (found.similarities - plain).abs().max() > 1e-4:
         raise InputError(
-            f"The theorems speak of cosines with class texts that all images share; a classifier tuned by "
-            f"{classifier.method.name} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, "
-            "or a zero-shot one."
+            "The theorems need cosines with class texts that all images share, unlike a classifier tuned by "
+            f"{classifier.method.name}. Tune with coop, ebm, locoop or clip-adapter, or use a zero-shot classifier."
         )
     return found
-
-
-def _method(classifier: Classifier) -> tuple[str, Ebm]:
-    """What the classifier was tuned with, and its EBM term (the default one if it has none)."""
-    terms = [term for term in classifier.method.terms if isinstance(term, Ebm)]
-    return classifier.method.spec, terms[0] if terms else Ebm()
 
 
 def _features(
@@ -363,17 +314,9 @@ def _features(
     return list(found.items), torch.from_numpy(found.features).to(classifier.model.device)
 
 
-def _hessian_sentence(check: HessianCheck) -> str:
-    settled = "" if check.converged else " (power iteration has not settled)"
-    return (
-        f"‖H_S − H_S'‖ = {check.distance:.4g}, with ‖H_S‖ = {check.original:.4g} and ‖H_S'‖ = {check.masked:.4g}"
-        f" (ratio {check.relative:.3g}){settled}."
-    )
-
-
 def _share(values: Any) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
 def _percent(values: Any) -> str:
-    return f"{values.mean():.1%}" if len(values) else "no image, there being none"
+    return f"{values.mean():.1%}" if len(values) else "no image: there are none"

@@ -5,15 +5,15 @@
     MASK_FOR:      z_j = 0 where P_j > 0                    ("ZS CLIP(−)")
     s'_k = (z ⊙ m) · t_k,   E' = −lse(s'/τ)                 not normalised again (ΔEnergy, NeurIPS 2025, eq. 8)
 
-The paper shows a few images and says that a model looks where it looked before under the first mask, and elsewhere
-under the second. Here every image is measured. Where a model looks is a heatmap of what supports z · w. Masking z is
-masking w, (z ⊙ m) · t = z · (m ⊙ t), so any way to make a heatmap from w serves before and after. What is left of it is
-Spearman's correlation of the two heatmaps of class ŷ. Any mask changes a heatmap, so each has a control that masks as
-many entries at random: P_j has no merit in what the control does as well.
+The paper shows a few images and claims that attention stays under the first mask and moves under the second. Here every
+image is measured. Attention is a heatmap of what supports z · w. Masking z is masking w, (z ⊙ m) · t = z · (m ⊙ t), so
+any heatmap method for w works before and after. Both heatmaps of class ŷ are compared by Spearman's correlation. Any
+mask changes a heatmap, so each has a control that masks as many entries at random: only differences to the control
+count for P_j.
 
-Attention *stays* if the mean correlation is surely above `STAYS`, and *moves* if it is surely below: at 0.7, the
-heatmap before explains half of the variance of the places' order. Means have bootstrap percentile intervals over images
-(1,000 resamples), shares Wilson's; differences between masks are taken on the same images.
+Attention *stays* if the interval of the mean correlation is above `STAYS`, and *moves* if it is below: at 0.7, the
+heatmap before explains half of the variance of the ranks. Means have bootstrap percentile intervals over images (1,000
+resamples), shares Wilson's; differences between masks are taken on the same images.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
-from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.evaluation.results import provenance_of
 from deltaenergy.explanation.energy import TAU, C, EnergyParts, energy_parts
 from deltaenergy.explanation.maps import grad_cam, occlusion, value_path
 from deltaenergy.explanation.methods import (
@@ -61,7 +61,7 @@ KNOWN, UNKNOWN = "known", "unknown"
 BEFORE, MASK_AGAINST, MASK_FOR = "before", "P_j < 0 masked", "P_j > 0 masked"
 AGAINST_CONTROL, FOR_CONTROL = "as many as P_j < 0, at random", "as many as P_j > 0, at random"
 MASKS = (MASK_AGAINST, AGAINST_CONTROL, MASK_FOR, FOR_CONTROL)
-# The difference of two masks' correlations, by what it says.
+# Differences of two masks' correlations, by name.
 _DIFFERENCES = {
     "P_j < 0 − P_j > 0": (MASK_FOR, MASK_AGAINST),
     "P_j < 0 − at random": (AGAINST_CONTROL, MASK_AGAINST),
@@ -69,6 +69,8 @@ _DIFFERENCES = {
 }
 STAYS = 0.7
 PANELS = 4
+# Of the images that are shown and of the random masks.
+SEED = 0
 _SHOWN = (BEFORE, MASK_AGAINST, MASK_FOR)
 # Similarities that differ by more than rounding from z · t come from something else.
 _ROUNDING = 1e-3
@@ -78,12 +80,12 @@ MapFunction = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class MaskedResult:
-    """What a classifier makes of N images through one mask.
+    """The results of a classifier for N images with one mask.
 
     Attributes:
-        named: position of the most similar class (N,).
+        named: position of the closest class (N,).
         top: the similarity of that class (N,).
-        similarity: that of the class which was most similar before (N,).
+        similarity: of the class that was closest before (N,).
         energy: E' (N,).
         masked: share of the feature's entries that are masked (N,).
         correlation: Spearman's, of the heatmaps before and after; 0 if one of them is the same everywhere (N,).
@@ -99,7 +101,7 @@ class MaskedResult:
 
 @dataclass(frozen=True)
 class Panel:
-    """One image of the figure: what the model saw, and its heatmaps before and through both masks."""
+    """One image of the figure as the model saw it, and its heatmaps before and with both masks."""
 
     row: int
     picture: Image.Image
@@ -127,24 +129,22 @@ class MaskedSet:
 
 @dataclass(frozen=True)
 class Figure1:
-    """Known and unknown images, and how they were measured."""
+    """Known and unknown images, and the settings."""
 
     sets: Mapping[str, MaskedSet]
     classes: tuple[str, ...]
     method: str
-    tau: float
-    c: int
     provenance: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class MaskStatistics:
-    """What one mask does to a set of images.
+    """The effect of one mask on a set of images.
 
     Attributes:
         masked: mean share of the feature's entries that it masks.
         correlation: of heatmaps before and after.
-        class_stays: share of images that are classified as before.
+        class_stays: share of images that keep their class.
         similarity: mean change of that class's similarity.
         energy: mean change of the energy.
     """
@@ -171,25 +171,19 @@ def figure1(
     unknown: Any,
     *,
     method: str = AUTO,
-    tau: float = TAU,
-    c: int = C,
     panels: int = PANELS,
-    seed: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Figure1:
     """Figure 1A and 1B for images of the classes and images of none of them.
 
     Args:
-        classifier: whose similarities are z · t: zero-shot, or tuned by a method that learns texts.
+        classifier: with similarities z · t: zero-shot, or tuned by a method that learns texts.
         known: images of its classes.
         unknown: images of none of them.
-        method: that makes the heatmaps, as in `explain`; `auto` is Grad-CAM for a convolutional encoder and the value
-            path for others, which both run the encoder once or twice per image.
-        tau: temperature of the energies.
-        c: how many classes ΔEnergy resets.
+        method: of the heatmaps, as in `explain`; `auto` is Grad-CAM for a convolutional encoder and the value path for
+            others, which both run the encoder once or twice per image.
         panels: how many images of each set are shown, drawn at random.
-        seed: of that draw and of the random masks.
         batch_size: images per step of the image encoder.
         progress: called with (done, total) over both sets.
     """
@@ -200,34 +194,32 @@ def figure1(
     by = ExplainedModel(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
     given = {name: list(require_images(one, "Figure 1")) for name, one in ((KNOWN, known), (UNKNOWN, unknown))}
     total, done = sum(map(len, given.values())), 0
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     sets = {}
     for name, items in given.items():
-        drawn = np.random.default_rng(seed).choice(len(items), size=min(panels, len(items)), replace=False)
+        drawn = np.random.default_rng(SEED).choice(len(items), size=min(panels, len(items)), replace=False)
         shown = {items[i].id for i in drawn.tolist()}
         parts: list[MaskedSet] = []
         patches = by.patches or maps.name == "value-path"
         for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=lambda *_: None):
-            start = sum(map(len, parts))
-            parts.append(_masked_batch(batch, by, maps, tau, c, generator, shown, start))
+            parts.append(_masked_batch(batch, by, maps, generator, shown, start=sum(map(len, parts))))
             done += len(batch.items) + len(batch.unreadable)
             if progress is not None:
                 progress(done, total)
         if not any(map(len, parts)):
-            raise InputError(f"Figure 1 needs at least one readable {name} image, and got none.")
+            raise InputError(f"Figure 1 needs at least one readable {name} image.")
         sets[name] = _joined(parts)
-    made = provenance_of(classifier, method=maps.name, tau=tau, c=c, seed=seed)
-    return Figure1(sets, tuple(classifier.classes), maps.name, tau, c, made)
+    made = provenance_of(classifier, method=maps.name, tau=TAU, c=C, seed=SEED)
+    return Figure1(sets, tuple(classifier.classes), maps.name, made)
 
 
 def _masked_batch(
     batch: EncodedBatch,
     by: ExplainedModel,
     method: MapMethod,
-    tau: float,
-    c: int,
     generator: torch.Generator,
     shown: set[str],
+    *,
     start: int,
 ) -> MaskedSet:
     if not batch.items:
@@ -242,7 +234,7 @@ def _masked_batch(
     maps = direction_maps(method, by, batch)
     heatmaps = {name: maps(mask * texts_of(t, named)) for name, mask in masks.items()}
     results = {
-        name: masked_result(z, t, mask, named, tau, correlations(heatmaps[BEFORE], heatmaps[name]))
+        name: masked_result(z, t, mask, named, TAU, correlations(heatmaps[BEFORE], heatmaps[name]))
         for name, mask in masks.items()
     }
     panels = tuple(
@@ -254,7 +246,7 @@ def _masked_batch(
         for i, item in enumerate(batch.items)
         if item.id in shown
     )
-    parts = energy_parts(outputs.similarities.clone(), by.classifier.classes, tau, c)
+    parts = energy_parts(outputs.similarities.clone(), by.classifier.classes)
     return MaskedSet(tuple(item.id for item in batch.items), tuple(parts), results, panels, batch.unreadable)
 
 
@@ -296,7 +288,7 @@ def masked_result(
     tau: float,
     correlation: Floats,
 ) -> MaskedResult:
-    """What is left through a mask, of features (N, D) that were classified as `named` (N,) before."""
+    """The results with a mask, for features (N, D) of predicted classes `named` (N,)."""
     similarities = compare(features * mask, texts)
     top, now = similarities.max(dim=1)
 
@@ -319,14 +311,14 @@ def texts_of(texts: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def check_masks(classifier: Classifier, outputs: Outputs) -> None:
-    """Raise `InputError` unless similarities are z · t: of others, P_j says nothing."""
+    """Raise `InputError` unless similarities are z · t: otherwise P_j means nothing."""
     found = compare(outputs.features, outputs.texts)
     if found.shape != outputs.similarities.shape or not torch.allclose(
         found.float(), outputs.similarities.float(), rtol=0, atol=_ROUNDING
     ):
         raise InputError(
-            f"Masking needs P = z ⊙ t, and the similarities of a classifier by {classifier.method.name} are not z · t. "
-            "Take a zero-shot classifier, or one tuned by a method that learns texts, such as coop."
+            f"Masking needs P = z ⊙ t, and the similarities of a {classifier.method.name} classifier are not z · t. "
+            "Use a zero-shot classifier, or tune with a method that learns texts, such as coop."
         )
 
 
@@ -342,11 +334,11 @@ def correlations(before: torch.Tensor, after: torch.Tensor) -> Floats:
 
 
 def direction_maps(method: MapMethod, by: ExplainedModel, batch: EncodedBatch) -> MapFunction:
-    """Heatmaps of y = z · w for many w, with the encoder run once where the method allows it.
+    """Heatmaps of y = z · w for many w, with one run of the encoder if the method allows it.
 
     z are the features that the classifier compares with its texts. Occlusion is linear in y: its heatmap is the mean
-    feature lost at each cell, times w. The value path and Grad-CAM take one step back for each w, from the features or
-    from the last map. Rollout runs the encoder again for each.
+    feature lost at each cell, times w. The value path and Grad-CAM need one backward step for each w, from the features
+    or from the last map. Rollout runs the encoder again for each.
     """
     pixels, model, patches = batch.pixels, by.model, batch.patches
     assert pixels is not None
@@ -358,7 +350,7 @@ def direction_maps(method: MapMethod, by: ExplainedModel, batch: EncodedBatch) -
         with torch.inference_mode():
             last = model.feature_map(pixels)
     elif method.name != "value-path" or patches is None:
-        # A method that cannot use this encoder says so itself.
+        # A method that cannot use this encoder raises its own error.
         return lambda w: make_maps(method, by, pixels, lambda rows: dot_with(w[rows]))
     with torch.inference_mode(False), torch.enable_grad():
         # Copies, because tensors made in inference mode cannot take part in a graph.
@@ -396,7 +388,7 @@ def mask_statistics(one: MaskedSet) -> dict[str, MaskStatistics]:
         found[mask] = MaskStatistics(
             masked=float(result.masked.mean()),
             correlation=paired_mean_difference(np.zeros(len(one)), result.correlation),
-            # Wilson's interval: the bootstrap has none where all images agree.
+            # Wilson's interval: the bootstrap has none if all images agree.
             class_stays=proportion_estimate(int((result.named == before.named).sum()), len(one)),
             similarity=paired_mean_difference(before.similarity, result.similarity),
             energy=paired_mean_difference(before.energy, result.energy),

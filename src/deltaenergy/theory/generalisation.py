@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.prompt import PromptClassifier
-from deltaenergy.theory.hessian import hessian_product, largest_eigenvector
+from deltaenergy.theory.hessian import hessian_product, power_iteration
 
-# ϵ in nats, the number of random directions, and of halvings to find how far one may go.
+# ϵ in nats, the number of random directions, and of halvings to find the largest step.
 LEVEL, RANDOM, HALVINGS = 0.01, 2, 12
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,8 +34,8 @@ class GeneralisationGap:
         at_optimum: |E_T(θ*) − E_S(θ*)|.
         curvature: the largest ½ |uᵀ(H_T − H_S)u|.
         level: ϵ.
-        expanded: the largest ½ |uᵀ H_S u|, which is ϵ where the Taylor expansion holds.
-        slope: the largest |∇E_T(θ*)·u|, which the expansion leaves out: θ* is taken for a minimum in both domains.
+        expanded: the largest ½ |uᵀ H_S u|, which is ϵ if the Taylor expansion holds.
+        slope: the largest |∇E_T(θ*)·u|, which the expansion neglects: it assumes that θ* is a minimum in both domains.
         distance: mean ‖z − z̃‖ over pairs of one class, one image of each domain (ε1 is the largest).
         farthest: ε1.
     """
@@ -56,7 +56,7 @@ class GeneralisationGap:
         return self.at_optimum + self.curvature + self.level
 
     def sentence(self) -> str:
-        """What was found."""
+        """The result as a sentence."""
         return (
             f"{self.target} after the other domains: {self.left:.4g} {'≤' if self.left <= self.right else 'is NOT ≤'} "
             f"{self.at_optimum:.4g} (at θ*) + {self.curvature:.3g} (Hessians) + {self.level:g} (ϵ). Its assumptions: "
@@ -70,14 +70,13 @@ def generalisation_gaps(
     features: torch.Tensor,
     labels: torch.Tensor,
     domains: list[str],
-    seed: int = 0,
 ) -> list[GeneralisationGap]:
     """The Proposition for unit features (N, D), with each of their domains as the target; nothing for one domain."""
     names = sorted(set(domains))
     if len(names) < 2:
         return []
     rows = {name: torch.tensor([one == name for one in domains], device=features.device) for name in names}
-    return [_gap(classifier, features, labels, rows[name], name, seed) for name in names]
+    return [_gap(classifier, features, labels, rows[name], name) for name in names]
 
 
 def _gap(
@@ -86,7 +85,6 @@ def _gap(
     labels: torch.Tensor,
     target: torch.Tensor,
     name: str,
-    seed: int,
 ) -> GeneralisationGap:
     prompts, scale = classifier.prompts, classifier.model.logit_scale
 
@@ -102,12 +100,12 @@ def _gap(
         "T": hessian_product(target_risk, optimum),
         "T − S": hessian_product(lambda v: target_risk(v) - source_risk(v), optimum),
     }
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     point = optimum.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(target_risk(point), point)
     directions = [
         gradient,
-        *(largest_eigenvector(product, optimum, generator) for product in products.values()),
+        *(power_iteration(product, optimum, generator)[2] for product in products.values()),
         *(torch.randn(optimum.shape, generator=generator).to(optimum) for _ in range(RANDOM)),
     ]
     left, curvature, expanded, slope = abs(at_target - at_source), 0.0, 0.0, 0.0

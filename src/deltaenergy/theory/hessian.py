@@ -50,15 +50,23 @@ class HessianCheck:
         """The distance in units of ‖H_S‖."""
         return self.distance / self.original if self.original > 0 else float("nan")
 
+    def sentence(self) -> str:
+        """The result as a sentence."""
+        settled = "" if self.converged else " (power iteration has not settled)"
+        return (
+            f"‖H_S − H_S'‖ = {self.distance:.4g}, with ‖H_S‖ = {self.original:.4g} and ‖H_S'‖ = {self.masked:.4g}"
+            f" (ratio {self.relative:.3g}){settled}."
+        )
+
 
 def check_hessians(
-    classifier: PromptClassifier, features: torch.Tensor, labels: torch.Tensor, p: float, tau: float, seed: int = 0
+    classifier: PromptClassifier, features: torch.Tensor, labels: torch.Tensor, p: float, tau: float
 ) -> HessianCheck:
     """Theorem 4's quantities for labelled unit features (N, D). `tau` is the τ' of L_ΔE."""
     prompts, scale = classifier.prompts, classifier.model.logit_scale
     texts = classifier.text_features.float()
     mask = keep_mask(Outputs(features @ texts.T, features, texts), p)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def risk(context: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scale * images @ prompts(context).T, labels)
@@ -70,7 +78,7 @@ def check_hessians(
 
     context = classifier.context.detach().float()
     norms = [
-        spectral_norm(hessian_product(function, context), context, generator)
+        power_iteration(hessian_product(function, context), context, generator)
         for function in (
             lambda v: risk(v, features),
             lambda v: risk(v, features * mask),
@@ -87,7 +95,7 @@ def check_hessians(
         gradient=_gradient_norm(lambda v: risk(v, features), context),
         gradient_start=_gradient_norm(lambda v: risk(v, features), start),
         epsilon=float((features - features * mask).norm(dim=1).mean()),
-        converged=all(settled for _, settled in norms),
+        converged=all(settled for _, settled, _ in norms),
     )
 
 
@@ -104,24 +112,12 @@ def hessian_product(
     return product
 
 
-def spectral_norm(
-    product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
-) -> tuple[float, bool]:
-    """The largest |eigenvalue| of a symmetric operator on tensors `like` this one, and whether it settled."""
-    norm, settled, _ = _power_iteration(product, like, generator)
-    return norm, settled
-
-
-def largest_eigenvector(
-    product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
-) -> torch.Tensor:
-    """A unit eigenvector of the largest |eigenvalue|, as far as the power iteration settled."""
-    return _power_iteration(product, like, generator)[2]
-
-
-def _power_iteration(
+def power_iteration(
     product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
 ) -> tuple[float, bool, torch.Tensor]:
+    """The largest |eigenvalue| of a symmetric operator on tensors `like` this one, whether it settled, and a unit
+    eigenvector of it, as far as it did.
+    """
     x = torch.randn(like.shape, generator=generator).to(like)
     x = x / x.norm()
     norm = 0.0

@@ -1,4 +1,4 @@
-"""The theorems and Figure 1 on a detector and images, in one call: what `deltaenergy theory` does."""
+"""The theorems and Figure 1 on a detector and images, in one call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_paper(
     method: str = "auto",
     on: str | On = "auto",
 ) -> Theory:
-    """Check the paper's theorems on a detector and images, and its Figure 1 where there are unknown images.
+    """Check the paper's theorems on a detector and images, and its Figure 1 if there are unknown images.
 
     Args:
         by: a detector or its folder.
@@ -64,7 +64,7 @@ def check_paper(
         against: folder of a detector that was tuned without EBM, for Theorem 4.
         domains: whether `known` has folders DOMAIN/CLASS/ rather than CLASS/.
         method: heatmap of Figure 1.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "theory")
     check_method(method)

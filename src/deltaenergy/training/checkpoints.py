@@ -1,7 +1,7 @@
-"""Checkpoints of a training run: `checkpoint.json` bound to a safetensors file, never a half one.
+"""Checkpoints of a training run: `checkpoint.json` bound to a safetensors file, written atomically.
 
-A checkpoint replaces the one before it as a whole (see `deltaenergy.files.artifact`): a run that is killed at any
-moment, or meets a full disk, leaves the last whole one.
+A checkpoint replaces the previous one atomically (see `deltaenergy.files.artifact`): a run that is killed, or gets a
+full disk, leaves the last complete one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RECORD = record(
 
 
 class TrainingError(DeltaEnergyError, RuntimeError):
-    """Training cannot go on; what was saved before stays."""
+    """Training cannot continue; earlier checkpoints stay."""
 
 
 class SavingError(TrainingError, OutputError):
-    """Training cannot go on because its state cannot be written: the disk is full, say."""
+    """Training cannot continue because its state cannot be written, for example to a full disk."""
 
 
 @contextlib.contextmanager
@@ -45,10 +45,9 @@ def saving(what: str, folder: Path, stays: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors reports a full disk as an error of its own, so the kind of error is no guide here.
+        # safetensors reports a full disk with its own error, so the type of error says nothing.
         raise SavingError(
-            f"{what} could not be written to {folder}: {error}.\n"
-            f"{stays} Make room and run the same again: it goes on from there."
+            f"{what} could not be written to {folder}: {error}.\n{stays} Make room and run the same again to resume."
         ) from error
 
 
@@ -65,7 +64,7 @@ class CheckpointFolder:
     """Where one run saves its state.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
         identity: what the run is (model, classes, method, recipe, sample …), as JSON values. A checkpoint of
             another run is refused with a list of what differs.
     """
@@ -83,7 +82,7 @@ class CheckpointFolder:
             return None
         found = read_json(path)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ArtifactError(f"{path} is not a checkpoint of this version. Move it away to start anew.")
+            raise ArtifactError(f"{path} is not a checkpoint of this version. Move it away to start again.")
         saved, tensors = read_bound(self.folder, RECORD)
         _RECORD(saved, Where(str(path)))
         for name, tensor in tensors.items():
@@ -93,7 +92,7 @@ class CheckpointFolder:
         return Checkpoint(saved["epoch"], tensors, saved["values"])
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write `checkpoint`. If that fails, for want of space say, the previous one stays whole."""
+        """Write `checkpoint`. If that fails, for example on a full disk, the previous one stays intact."""
         described = {
             "format": FORMAT,
             "epoch": checkpoint.epoch,
@@ -105,7 +104,7 @@ class CheckpointFolder:
         self.saved_epoch = checkpoint.epoch
 
     def remove(self) -> None:
-        """Remove the checkpoint when the run is finished, and the folder if it is empty then."""
+        """Remove the checkpoint of a finished run, and the folder if it is then empty."""
         remove_bound(self.folder, RECORD)
         self.saved_epoch = None
 
@@ -114,12 +113,12 @@ class CheckpointFolder:
         if keys:
             differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, now {self.identity.get(key)!r}" for key in keys)
             raise ArtifactError(
-                f"{self.folder} holds the checkpoint of another run:\n{differs}\n"
-                "Choose another folder, or delete this one to start anew."
+                f"{self.folder} contains the checkpoint of another run:\n{differs}\nChoose another folder, or delete "
+                "this one to start again."
             )
 
     def describe_last(self) -> str:
-        """A sentence on what a later run can go on from."""
+        """A sentence on what a later run can resume from."""
         if self.saved_epoch is None:
             return "There is no earlier checkpoint."
         return f"The checkpoint of epoch {self.saved_epoch} is in {self.folder}."

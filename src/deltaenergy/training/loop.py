@@ -1,10 +1,10 @@
-"""The one training loop: whatever has parameters and gives a loss for some of its examples.
+"""The training loop, for anything that has parameters and gives a loss for some examples.
 
-Tuning a classifier, teaching CLIPN's "no" tower and training the tiny benchmark model all run here. A training has
-stages, each with a recipe; in each step the phases of a stage follow one another, each moving its own parameters.
-Every random number comes from one generator, whose state is part of the checkpoint with parameters, buffers and the
-optimisers' state: a run that was killed and resumed ends bit by bit like one that was not. With validation the epoch
-with the best accuracy is kept, and training stops when it has not improved for a while; without, the last epoch is.
+It tunes classifiers, CLIPN's "no" tower and the tiny benchmark model. A training has stages, each with a recipe; each
+step runs the phases of a stage in order, each with its own parameters. Every random number comes from one generator,
+whose state is part of the checkpoint, with parameters, buffers and the optimisers' state: a run that was killed and
+resumed ends with the same bits. With validation the epoch with the best accuracy is kept, and training stops when it no
+longer improves; otherwise the last epoch is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaenergy.training.recipe import Phase, Recipe
 
 
 class Step(NamedTuple):
-    """What a step found: the terms of the loss by name, how many examples were right, and values to log."""
+    """The result of a step: the terms of the loss by name, the number of correct examples, and values to log."""
 
     losses: dict[str, torch.Tensor]
     correct: float = 0.0
@@ -31,13 +31,13 @@ class Step(NamedTuple):
 
 
 class Trainable(Protocol):
-    """What the loop trains. `size` is the number of examples that an epoch goes through."""
+    """What the loop trains. `size` is the number of examples per epoch."""
 
     size: int
 
     @property
     def module(self) -> nn.Module:
-        """Whose parameters are trained."""
+        """The module to train."""
 
     def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
         """The loss of some examples, with gradients; `epoch` counts from 0 within the stage."""
@@ -46,10 +46,10 @@ class Trainable(Protocol):
         """Accuracy and loss on held-out examples, if there are any."""
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """After epoch 1 … `epochs` of a stage."""
+        """Called after epoch 1 … `epochs` of a stage."""
 
     def end_stage(self, phase: str, generator: torch.Generator) -> None:
-        """After a stage, with the parameters that are kept of it; `phase` is the last one of its steps."""
+        """Called after a stage, with its kept parameters; `phase` is the last phase of its steps."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class EpochLog:
-    """What happened in one epoch, counted from 1 within its stage. `logged` holds further values, such as e^L."""
+    """What happened in one epoch, counted from 1 within its stage. `logged` has further values, such as e^L."""
 
     epoch: int
     rate: float
@@ -98,9 +98,9 @@ def train(
     on_epoch: Callable[[EpochLog], None] | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train `task.module` in place, going on from its last checkpoint if there is one.
+    """Train `task.module` in place, resuming from its last checkpoint if there is one.
 
-    `progress` is told how many steps are done, of all stages.
+    `progress` gets the number of finished steps, of all stages.
     """
     steps = [stage.recipe.epochs * -(-task.size // stage.recipe.batch_size) for stage in stages]
     saved = None if checkpoints is None else checkpoints.load()
@@ -128,7 +128,7 @@ def train(
 
 
 class _StageRun:
-    """The state of one stage: all that a checkpoint holds."""
+    """The state of one stage, as in a checkpoint."""
 
     def __init__(
         self, task: Trainable, stage: PlannedStage, number: int, generator: torch.Generator, before: list[EpochLog]
@@ -150,12 +150,12 @@ class _StageRun:
         return [*self.before, *self.logs]
 
     def goes_on(self) -> bool:
-        """Whether there is an epoch left, and the last ones were not in vain."""
+        """Whether there is an epoch left and patience has not run out."""
         in_vain = self.best_epoch > 0 and len(self.logs) - self.best_epoch >= self.recipe.patience
         return len(self.logs) < self.recipe.epochs and not in_vain
 
     def epoch(self, checkpoints: CheckpointFolder | None, move: Callable[[int], None]) -> EpochLog:
-        """Go through the examples once; remember the parameters if they are the best on validation."""
+        """Train one epoch; keep the parameters if they are the best on validation."""
         began, epoch, size = time.perf_counter(), len(self.logs), self.task.size
         total = correct = 0.0
         logged: dict[str, float] = {}
@@ -196,7 +196,7 @@ class _StageRun:
         if len(self.phases) == 1:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
-            # The other phases' parameters must not move, nor gather gradients.
+            # The other phases' parameters must not change or accumulate gradients.
             for parameter, gradient in zip(
                 chosen.values(), torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
             ):
@@ -214,7 +214,7 @@ class _StageRun:
             self.best = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def finish(self) -> int:
-        """Put the best epoch's parameters back if validation chose one, and end the stage; the epoch that is kept."""
+        """Restore the best epoch's parameters if validation chose one, and end the stage; returns the kept epoch."""
         kept = len(self.logs)
         if self.best:
             kept = self.best_epoch

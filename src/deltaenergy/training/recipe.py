@@ -4,7 +4,7 @@ SGD with rate 0.002, momentum 0.9 and weight decay 5e-4 in batches of 32; one wa
 
     rate(e) = ½ · 0.002 · (1 + cos(π (e − w) / E)),   w warm-up epochs, E epochs in all
 
-as Dassl, which CoOp's code runs on, has it: with w = 1 the last epoch is one step of the cosine short of its end.
+as in Dassl, on which CoOp's code runs: with w = 1 the last epoch is one step before the end of the cosine.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Recipe(Bounded):
     """How to train.
 
     Attributes:
-        schedule: cosine falls from epoch to epoch, cosine-steps from step to step; constant does not.
-        eps: of the two Adams.
-        clip_norm: the longest gradient that is taken as it is; 0 is no bound.
-        patience: epochs without a better validation accuracy after which training stops.
+        schedule: cosine decreases per epoch, cosine-steps per step; constant does not.
+        eps: of Adam and AdamW.
+        clip_norm: maximum norm of the gradient; 0 for no limit.
+        patience: stop after this many epochs without a better validation accuracy.
     """
 
     epochs: Count = 30
@@ -47,7 +47,7 @@ class Recipe(Bounded):
     patience: Count = 10
 
     def rate(self, epoch: float) -> float:
-        """The learning rate in an epoch, counted from 0; within one, only if the schedule goes by steps."""
+        """The learning rate in an epoch, counted from 0; it changes within one only if the schedule goes by steps."""
         if epoch < self.warmup_epochs:
             return self.warmup_lr
         if self.schedule == "constant":
@@ -56,7 +56,7 @@ class Recipe(Bounded):
         return 0.5 * self.lr * (1 + math.cos(math.pi * (reached - self.warmup_epochs) / self.epochs))
 
     def build(self, parameters: Mapping[str, nn.Parameter], undecayed: tuple[str, ...] = ()) -> torch.optim.Optimizer:
-        """The optimiser; weight decay leaves alone the parameters whose names begin with one of `undecayed`."""
+        """The optimiser, without weight decay for parameters whose names start with one of `undecayed`."""
         decayed: list[nn.Parameter] = []
         free: list[nn.Parameter] = []
         for name, parameter in parameters.items():
@@ -73,11 +73,11 @@ class Recipe(Bounded):
 
 @dataclass(frozen=True)
 class Phase:
-    """One update of some parameters. In each step the phases of a stage follow one another, each with its own loss; one
-    that is listed several times is taken several times, by one optimiser.
+    """One update of some parameters. Each step runs the phases of a stage in order, each with its own loss; a phase
+    listed several times runs several times, with one optimiser.
 
-    `trains` holds the beginnings of parameter names; empty, all parameters are trained. `undecayed` holds those of the
-    parameters that weight decay leaves alone.
+    `trains` are prefixes of parameter names; if empty, all parameters are trained. `undecayed` are prefixes of
+    parameters without weight decay.
     """
 
     name: str = "train"
@@ -85,19 +85,19 @@ class Phase:
     undecayed: tuple[str, ...] = ()
 
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters of `module` that this phase moves."""
+        """The parameters of `module` that this phase trains."""
         chosen = {n: p for n, p in module.named_parameters() if not self.trains or n.startswith(self.trains)}
         if not chosen:
-            raise ValueError(f"phase {self.name!r} trains nothing: no parameter begins with {self.trains}")
+            raise ValueError(f"phase {self.name!r} trains nothing: no parameter starts with {self.trains}")
         return chosen
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the training with parameters, losses and a recipe of its own; `recipe` holds what differs.
+    """A part of the training with its own parameters, losses and recipe; `recipe` has the changes.
 
-    `keep_best`: whether the epoch with the best accuracy on validation is kept; it cannot be told where the stage
-    moves nothing that similarities depend on.
+    `keep_best`: whether the epoch with the best validation accuracy is kept; not possible if the stage trains nothing
+    that similarities depend on.
     """
 
     phases: tuple[Phase, ...] = (Phase(),)
@@ -106,7 +106,7 @@ class Stage:
 
 
 def make_recipe(*changes: Mapping[str, Any]) -> Recipe:
-    """The common recipe with changes, the later ones on top; an unknown field is an error."""
+    """The common recipe with changes, later changes on top; an unknown field is an error."""
     merged: dict[str, Any] = {}
     for change in changes:
         merged.update(change)

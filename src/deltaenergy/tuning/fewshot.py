@@ -1,4 +1,4 @@
-"""Few-shot samples: some labelled images per class, balanced over classes and domains, the same for the same seed."""
+"""Few-shot samples: labelled images per class, balanced over classes and domains, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
@@ -33,7 +33,7 @@ class FewShot:
         return hash_strings(f"{label} {item.id}" for item, label in zip(self.items, self.labels))
 
     def record(self) -> dict[str, Any]:
-        """The sample as JSON values, so that it can be repeated and checked."""
+        """The sample as JSON values, to repeat and check it."""
         return {
             "shots": self.shots,
             "seed": self.seed,
@@ -50,10 +50,10 @@ def sample_few_shots(
 ) -> FewShot:
     """Draw `shots` images per class, spread evenly over the class's domains.
 
-    A class's images are permuted by a generator of their own (seed, class, domain), so that further classes do not
-    change the draw. Where domains do not divide the shots, the odd ones go to other domains from class to class; where
-    a domain has too few, the others fill up. A class with fewer images than shots gives all it has, with a warning.
-    Images whose id is in `skip` are passed over, and the next ones in the order take their place.
+    Each class and domain has its own generator, so more classes do not change the draw. If domains do not divide the
+    shots, the remainder goes to other domains from class to class; if a domain has too few images, the others fill up.
+    A class with fewer images than shots uses all, with a warning. Images whose id is in `skip` are skipped, and the
+    next in order replace them.
     """
     if shots < 1:
         raise InputError(f"shots must be at least 1, got {shots}.")
@@ -62,14 +62,14 @@ def sample_few_shots(
         pools[label][item.domain or ""].append(item)
     missing = [name for k, name in enumerate(classes) if k not in pools]
     if missing:
-        raise InputError(f"There is no training image of {_listed(missing)}. Add some, or leave the class out.")
+        raise InputError(f"There is no training image of {_listed(missing)}. Add some, or remove the class.")
     chosen: list[ImageItem] = []
     labels: list[int] = []
     short: list[str] = []
     for k, name in enumerate(classes):
         drawn = _draw(pools[k], shots, seed, k, name, skip)
         if not drawn:
-            raise InputError(f"No training image of {name!r} could be read. Add some, or leave the class out.")
+            raise InputError(f"No training image of {name!r} could be read. Add some, or remove the class.")
         if len(drawn) < shots:
             short.append(f"{name!r} ({len(drawn)})")
         chosen += drawn
@@ -96,7 +96,7 @@ def _draw(
         permuted = [ordered[i] for i in rng.permutation(len(ordered))]
         queues.append([item for item in permuted if item.id not in skip])
     drawn: list[ImageItem] = []
-    turn = position  # another domain begins in every class, so that the odd images spread over the domains
+    turn = position  # another domain starts in every class, so the remainder spreads over the domains
     while len(drawn) < shots and any(queues):
         queue = queues[turn % len(queues)]
         if queue:

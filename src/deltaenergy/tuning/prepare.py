@@ -1,12 +1,11 @@
-"""From a user's labelled images to what is trained and validated on: the sample, its views, held-out features."""
+"""From a user's labelled images to training and validation data: the sample, its views, held-out features."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +13,10 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.text import counted
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
@@ -28,15 +28,13 @@ from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.views import CachedViews, Domains, EncodedViews, LiveViews, Validation, encode_views
 
 DEFAULT_VIEWS = 8
-# Where views are kept while a run goes on, by whether they are random.
+# Files of the views during a run, random views and test views.
 VIEWS_FILE = "views.safetensors"
 TEST_VIEWS_FILE = "views-test.safetensors"
-# Where an unfinished run keeps its views and checkpoints, inside of the folder that the result goes to. Nobody else
-# uses the name; the files in it are the only ones that are ever removed.
+# Where an unfinished run keeps its views and checkpoints, inside the result folder. The name is ours; only files in it
+# are ever removed.
 RUN_FOLDER = ".deltaenergy-tuning"
 _SEARCHED, _METHOD = "search-*", "method-"
-# Told what is being done; gives the progress callback for it.
-ProgressStage = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,14 @@ class TrainSet:
 
     @property
     def identity(self) -> str:
-        """Which images, under which class and domain, and (where they are encoded) what they look like."""
+        """Identity of the images with class and domain, and (if encoded) of their features."""
         seen = hash_features(self.images.features) if isinstance(self.images, CachedViews) else ""
         names, numbers = self.images.domain_names, self.images.domains.tolist()
         domains = [names[number] for number in numbers] if len(names) > 1 else []
         return hash_strings([self.sample.hash, seen, *domains])
 
     def take(self, rows: Sequence[int], classes: Sequence[int]) -> TrainSet:
-        """Some of the images, for the classes at some positions, as a training set of its own; nothing is encoded."""
+        """Some of the images, for some of the classes, as a separate training set; nothing is encoded."""
         position = {k: new for new, k in enumerate(classes)}
         sample = replace(
             self.sample,
@@ -66,21 +64,21 @@ class TrainSet:
             labels=[position[self.sample.labels[row]] for row in rows],
         )
         if not isinstance(self.images, CachedViews):
-            raise InputError("views='live' are encoded when they are asked for: take some of cached views.")
+            raise InputError("views='live' are encoded on demand: use cached views.")
         return replace(self, sample=sample, images=self.images.take(rows, sample.labels))
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
-        """Those of `items` that are not among the files, or stored rows, that were trained on."""
+        """The `items` that were not trained on."""
         trained = {name for item in self.sample.items if (name := _identity(item)) is not None}
         return [item for item in items if _identity(item) not in trained]
 
     def warn_of_overlap(self, validation: Validation, what: str) -> None:
-        """Say so when images that should be new were trained on."""
+        """Warn if images that should be new were trained on."""
         both = len(validation.images) - len(self.without_trained(validation.images))
         if both:
             warnings.warn(
-                f"{both} of the {len(validation.images)} {what} images are trained on, too: what is measured on them "
-                "is too good. Give images that are not in the training folder.",
+                f"{both} of the {len(validation.images)} {what} images are also trained on, so results on them are too "
+                "good. Pass images that are not in the training folder.",
                 stacklevel=4,
             )
 
@@ -101,15 +99,14 @@ def prepare_training(
 ) -> TrainSet:
     """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given.
 
-    Of images whose features are stored (`LabelledFeatures`, a feature store) there is the test view alone, and `needs`
-    must ask for no more; errors say that `who` does. An image that cannot be read is replaced by another of its
-    class, with a warning, where there is one.
+    Images with stored features (`LabelledFeatures`, a feature store) have only the test view, and `needs` must not ask
+    for more; errors name `who`. An unreadable image is replaced by another of its class, with a warning.
     """
     if isinstance(views, bool) or not (views in ("live", "test") or isinstance(views, int)):
         raise InputError(f"views must be a whole number, 'test' or 'live', got {views!r}.")
     pool = None if isinstance(images, FewShot) else labelled_images(images, domains, classes)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
-    # A broken link beside the class folders belongs to no class, but is told of like any other.
+    # A broken link next to the class folders has no class, but is reported like any other.
     skipped = {
         item.id: Unreadable(item.id, item.problem)
         for item in pool or []
@@ -121,8 +118,13 @@ def prepare_training(
             check_has(source, needs, who)
             if has_pixels(source):
                 train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            elif views == "live":
+                raise InputError("views='live' needs images, and only their features are stored. Remove views.")
             else:
-                train_views, views = _stored_views(model, sample, source, views, needs), "test"
+                stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
+                patches = None if stored.patches is None else stored.patches.half()[:, None]
+                train_views = _cached(model, sample, EncodedViews(stored.features[:, None], patches))
+                views = "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
@@ -130,21 +132,10 @@ def prepare_training(
                 raise
             listed = "\n".join(f"  {image.id}: {image.reason}" for image in list(skipped.values())[:10])
             warnings.warn(
-                f"{len(skipped)} training image(s) could not be read and others of their class took their place:\n"
-                f"{listed}",
+                f"Replaced {counted(len(skipped), 'unreadable training image')} by others of the class:\n{listed}",
                 stacklevel=3,
             )
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
-
-
-def _stored_views(
-    model: Model, sample: FewShot, source: Source, views: int | str, needs: frozenset[Need]
-) -> TrainViews:
-    if views == "live":
-        raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
-    stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
-    patches = None if stored.patches is None else stored.patches.half()[:, None]
-    return _cached(model, sample, EncodedViews(stored.features[:, None], patches))
 
 
 def _views_of(
@@ -155,11 +146,24 @@ def _views_of(
     cache: Path | None,
     progress: Progress | None,
 ) -> TrainViews:
-    if views != "live":
-        return _cached(model, sample, _encode_or_load(model, sample, views, needs, cache, progress))
-    live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
-    live.mean_features()  # every image is read once now: one that cannot be is found before training
-    return live
+    """Live views, or encoded ones: now, or read from the cache of an interrupted run."""
+    if views == "live":
+        live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
+        live.mean_features()  # every image is read once now, to find unreadable images before training
+        return live
+    kinds = sorted(need.value for need in needs & OF_IMAGES)
+    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
+    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
+    if path is not None and path.exists():
+        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
+        if "features" in kept:
+            return _cached(model, sample, EncodedViews(**kept))
+    count: int | Literal["test"] = views if isinstance(views, int) else "test"
+    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
+    if path is not None:
+        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+    return _cached(model, sample, encoded)
 
 
 def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
@@ -184,7 +188,7 @@ def prepare_validation(
     progress: Progress | None = None,
     who: str = "tune",
 ) -> Validation:
-    """Encode labelled validation images; a class without any is a warning, one that is unknown an error."""
+    """Encode labelled validation images; a class without images is a warning, an unknown class an error."""
     if isinstance(images, Validation):
         return images
     items = labelled_images(images, domains, classes)
@@ -192,8 +196,8 @@ def prepare_validation(
     absent = [name for k, name in enumerate(classes) if k not in set(labels)]
     if absent:
         warnings.warn(
-            f"There is no validation image of {len(absent)} class(es), for example {absent[0]!r}: "
-            "validation says nothing about them.",
+            f"{len(absent)} of {len(classes)} classes have no validation image, for example {absent[0]!r}: "
+            "they are not validated.",
             stacklevel=3,
         )
     encoded = _test_view(model, items, needs, progress, who)
@@ -211,7 +215,7 @@ def prepare_validation(
 def encode_readable(
     model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
 ) -> tuple[Validation, list[Unreadable]]:
-    """Features of labelled images for measuring; what cannot be read is left out, and listed."""
+    """Features of labelled images for measuring; unreadable images are skipped and listed."""
     encoded = _encode(model, as_source(list(items)), progress)
     labels = class_indices(encoded.items, classes, "Training images")
     device = model.device
@@ -223,7 +227,7 @@ def encode_readable(
 
 
 def _encode(model: Model, source: Source, progress: Progress | None, *, patches: bool = False) -> EncodedImages:
-    """Features of images under the test view; what cannot be read is listed."""
+    """Features of images under the test view; unreadable images are listed."""
     batches = stream_batches(model, source, patches=patches, progress=progress, reproducible=True, who="tune")
     return collect(batches, model.feature_dim)
 
@@ -238,7 +242,7 @@ def _all_readable(encoded: EncodedImages) -> EncodedViews:
 def _test_view(
     model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
 ) -> EncodedViews:
-    """What is needed of the images under the test view, (N, …), in full precision unless it was stored in half."""
+    """The needed data of the images under the test view, (N, …), in full precision unless stored in half."""
     source = as_source(items)
     check_has(source, needs, who)
     if Need.STATES in needs:
@@ -249,44 +253,20 @@ def _test_view(
 
 
 def _identity(item: ImageItem) -> object | None:
-    """What two items of the same file, or of the same stored row, have in common; None if that cannot be told."""
+    """A key that items of the same file or stored row share; None if unknown."""
     if item.path is not None:
         return os.path.realpath(item.path)
     return None if item.row is None else (item.row.of.identity, item.row.number)
 
 
 def hash_features(features: torch.Tensor) -> str:
-    """Identity of some features: which images they are of, and what made them."""
+    """Identity of features: their images, and what made them."""
     return hashlib.blake2b(features.float().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def _encode_or_load(
-    model: TowerModel,
-    sample: FewShot,
-    views: int | str,
-    needs: frozenset[Need],
-    cache: Path | None,
-    progress: Progress | None,
-) -> EncodedViews:
-    """Encode the views, or take them from the cache of an interrupted run."""
-    kinds = sorted(need.value for need in needs & OF_IMAGES)
-    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
-    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
-    if path is not None and path.exists():
-        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
-        if "features" in kept:
-            return EncodedViews(**kept)
-    count: int | Literal["test"] = views if isinstance(views, int) else "test"
-    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
-    if path is not None:
-        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
-    return encoded
 
 
 @dataclass
 class TrainSets:
-    """The sample as each method sees it: random views and test view are encoded once, whatever the methods are."""
+    """The sample for each method: random views and test view are encoded once for all."""
 
     model: Model
     classes: Sequence[str]
@@ -296,11 +276,10 @@ class TrainSets:
     views: int | str
     methods: Sequence[Method]
     cache: Path
-    announce: ProgressStage
     _sets: dict[int | str, TrainSet] = field(default_factory=dict)
 
     def of(self, method: Method) -> TrainSet:
-        """With the views that the method learns from."""
+        """The sample with the views that the method learns from."""
         kind = method.views_of(self.views)
         needs = frozenset[Need]().union(
             *(one.needs_to_train for one in self.methods if one.views_of(self.views) == kind)
@@ -308,15 +287,15 @@ class TrainSets:
         return self._prepared(kind, needs, method.name)
 
     def test_view(self) -> TrainSet:
-        """With the view that images are tested with."""
+        """The sample with the test view."""
         return self._prepared("test", frozenset(), "tune")
 
     def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
         if kind in self._sets and self._sets[kind].images.holds(needs):
             return self._sets[kind]
-        # A sample once drawn, with its unreadable images replaced, serves every kind of view.
+        # A drawn sample, with its unreadable images replaced, serves every kind of view.
         first = next(iter(self._sets.values()), None)
-        with self.announce("Encoding images") as progress:
+        with stage("Encoding images") as progress:
             prepared = prepare_training(
                 self.model,
                 self.classes,
@@ -334,7 +313,7 @@ class TrainSets:
 
 
 def method_folder(folder: Path, number: int, methods: int) -> Path:
-    """Where one of several methods keeps its checkpoints; a method alone uses the folder itself."""
+    """Where one of several methods keeps its checkpoints; a single method uses the folder itself."""
     return folder if methods == 1 else folder / f"{_METHOD}{number:02d}"
 
 

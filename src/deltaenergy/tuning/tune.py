@@ -26,7 +26,7 @@ from deltaenergy.training.recipe import Recipe, make_recipe
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 from deltaenergy.tuning.views import Validation
 
-# What the measurements support (docs/results.md, "Few-shot methods").
+# Chosen by measurements (see the results in the docs).
 DEFAULT_METHOD = "lp++"
 
 
@@ -51,24 +51,25 @@ def tune(
     """Tune a classifier on a few labelled images per class.
 
     Args:
-        model: any model; its towers stay frozen. A `PrecomputedModel` with class vectors serves the methods that
-            learn from features and fixed class texts (task-res, clap, lp++, croft and the adapters), and without class
-            vectors linear-probe and centroids, which look at no texts.
-        classes: class names, in a list or in one text with commas. Labels of images are matched to them (`_` reads
-            as a space, case is ignored).
+        model: any model; its towers stay frozen. A `PrecomputedModel` works with methods that learn from features and
+            fixed class texts (task-res, clap, lp++, croft and the adapters); without class vectors with linear-probe
+            and centroids.
+        classes: class names, in a list or in one string with commas. Labels of images are matched to them (`_` is a
+            space, case is ignored).
         train: labelled images: a folder with one subfolder per class, a table with a label column, a list of
-            `ImageItem`; or a `TrainSet` that `prepare_training` made. Methods that look at features alone also take
-            a feature store, or `LabelledFeatures`.
-        method: a tuning method with parameters if you like, `coop(context_length=4)+ebm(p=0.5)`; see `list_methods`.
-        shots: images per class, spread over the domains where images have one.
-        seed: draws the sample, the views, the initial parameters and the order of the images.
+            `ImageItem`; or a `TrainSet` that `prepare_training` made. Methods that need only features also accept a
+            feature store or `LabelledFeatures`.
+        method: a tuning method, optionally with parameters: `coop(context_length=4)+ebm(p=0.5)`; see `list_methods`.
+        shots: images per class, spread over their domains.
+        seed: random seed of the sample, the views, the initial parameters and the order of the images.
         domains: whether folders are DOMAIN/CLASS/ rather than CLASS/.
-        val: labelled images, as `train`: the epoch with the best accuracy on them is kept; without, the last one.
-        views: random views per image that are encoded once, "live", a fresh view in every step, or "test", the test
-            view alone, which methods without augmentation take in any case.
+        val: labelled images, as `train`: the epoch with the best accuracy on them is kept; without `val`, the last
+            epoch.
+        views: number of random views per image, encoded once; "live" for a new view in every step; or "test" for only
+            the test view, which methods without augmentation always use.
         search: try every combination of the method's grid and keep the best on `val`.
-        recipe: fields of `Recipe` to change, such as {"epochs": 50, "lr": 0.001}; they hold for every stage.
-        checkpoints: a folder; the run saves its state there after every epoch, and the same call goes on from it.
+        recipe: fields of `Recipe` to change, such as {"epochs": 50, "lr": 0.001}, in every stage.
+        checkpoints: a folder; the run saves its state there after every epoch, and the same call resumes from it.
         on_epoch: called with the log of each epoch.
         on_candidate: called with each searched setting and its validation accuracy.
         progress: called while images are encoded.
@@ -79,7 +80,7 @@ def tune(
     if changes and not chosen.trains:
         warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
-        raise InputError("`search` needs validation images: give `val`.")
+        raise InputError("`search` needs validation images: pass `val`.")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
     estimate = check_fits(chosen, model, names, images, changes)
     if estimate is not None:
@@ -108,17 +109,17 @@ def tune(
         )
     if not train.images.holds(chosen.needs_to_train):
         kinds = _kinds(chosen.needs_to_train)
-        raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
+        raise InputError(f"{chosen.name} needs {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
         needs = chosen.needs_to_validate
         validation = prepare_validation(
             model, names, val, domains=domains, needs=needs, progress=progress, who=chosen.name
         )
-        # The frozen model's features would do as well to the eye, and be wrong.
+        # The frozen model's features would also run, but be wrong.
         if not validation.holds(needs):
             kinds = _kinds(needs)
-            raise InputError(f"{chosen.name} looks at {kinds}: prepare the validation images with needs={{{kinds}}}.")
+            raise InputError(f"{chosen.name} needs {kinds}: prepare the validation images with needs={{{kinds}}}.")
         train.warn_of_overlap(validation, "validation")
     job = _Job(model, train, validation, seed, changes, on_epoch)
     if search:
@@ -132,7 +133,7 @@ def _kinds(needs: frozenset[Need]) -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """All that is the same for every setting of a search."""
+    """What all settings of a search share."""
 
     model: Model
     train: TrainSet
@@ -142,7 +143,7 @@ class _Job:
     on_epoch: Callable[[EpochLog], None] | None
 
     def run(self, method: Method, folder: Path | None) -> Classifier:
-        """Train one setting; its classifier knows how it was trained."""
+        """Train one setting; its classifier records how it was trained."""
         sample = self.train.sample
         generator = torch.Generator().manual_seed(self.seed)
         classifier = method.build(self.model, sample.classes, self.train.images, generator)
@@ -177,7 +178,7 @@ class _Job:
         return classifier
 
     def identity(self, method: Method, recipes: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a checkpoint must agree on before a run goes on from it."""
+        """What a checkpoint must agree on before a run resumes from it."""
         sample = self.train.sample
         return {
             "model": self.model.fingerprint,
@@ -192,7 +193,7 @@ class _Job:
         }
 
     def _class_vectors(self) -> str | None:
-        """Identity of given class vectors, which a precomputed model's fingerprint says nothing of."""
+        """Identity of class vectors, which a precomputed model's fingerprint does not cover."""
         if not isinstance(self.model, PrecomputedModel) or not self.model.classes:
             return None
         return hash_features(self.model.class_features(self.train.sample.classes))
@@ -201,7 +202,7 @@ class _Job:
 def _search(
     job: _Job, method: Method, folder: Path | None, on_candidate: Callable[[str, float], None] | None
 ) -> Classifier:
-    """The candidate with the best validation accuracy; the lower loss, then the earlier one, breaks ties."""
+    """The candidate with the best validation accuracy; ties go to the lower loss, then to the earlier candidate."""
     candidates = list(method.candidates(len(job.train.sample.classes)))
     if len(candidates) == 1:
         warnings.warn(f"{method.spec} has no grid to search; its settings are used as they are.", stacklevel=3)
@@ -239,16 +240,16 @@ def check_tuned_classes(classes: str | Sequence[str]) -> tuple[str, ...]:
     names = check_classes(classes)
     if len(names) == 1:
         raise InputError(
-            f"Tuning needs at least two classes, and got only {names[0]!r}: with one, every image is right already "
-            "and nothing can be learned. Add a second class, or use the zero-shot classifier."
+            f"Tuning needs at least two classes, got only {names[0]!r}. Add a second class, or use the zero-shot "
+            "classifier."
         )
     if len(set(names)) < len(names):
-        raise InputError("Tuning needs distinct class names: an image's label must tell which class it is.")
+        raise InputError("Tuning needs distinct class names.")
     return names
 
 
 def recipes_of(method: Method, changes: Mapping[str, Any]) -> list[Recipe]:
-    """The recipe of each of the method's stages: its paper's, then the stage's own, then the user's changes."""
+    """The recipe of each of the method's stages: the paper's, changed by the stage, then by the user."""
     return [make_recipe(method.recipe, stage.recipe, changes) for stage in method.stages]
 
 
@@ -286,7 +287,7 @@ def validate(classifier: Classifier, validation: Validation) -> tuple[float, flo
 
 
 class _Task:
-    """What the loop asks of a classifier in training."""
+    """A classifier in training, for the loop."""
 
     def __init__(
         self,
@@ -308,7 +309,7 @@ class _Task:
     def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
         classifier = self._classifier
         classifier.phase, classifier.generator = phase, generator
-        # The phases of a step look at the same views.
+        # The phases of a step use the same views.
         if self._batch is None or self._batch[0] is not indices:
             self._batch = indices, self._data.batch(indices, epoch, generator)
         batch = self._batch[1]
@@ -328,12 +329,12 @@ class _Task:
         self._classifier.end_epoch(epoch, epochs)
 
     def end_stage(self, phase: str, generator: torch.Generator) -> None:
-        # A run that is resumed after the last step of a stage has not been told of them.
+        # A run that is resumed after the last step of a stage does not know them yet.
         self._classifier.phase, self._classifier.generator = phase, generator
         self._classifier.end_stage()
 
     def told(self, log: EpochLog) -> None:
-        """Warn once for each term that has something to say of an epoch, then tell the caller."""
+        """Give each term's warning on an epoch once, then call the caller."""
         for term in self._classifier.method.terms:
             message = term.warning(log.logged)
             if message is not None and term.name not in self._warned:

@@ -1,8 +1,8 @@
 """Training images by need: random views or the test view as features, patches, patch states or pixels.
 
-The random view is CoOp's: a crop of 8–100 % of the area and aspect ratio 3/4–4/3, resized with bicubic interpolation,
-and flipped half the time. With V cached views per image, an epoch costs no frozen tower at all; each step draws one of
-the V views of each of its images. Methods that train through the image tower get the views' pixels, kept as bytes.
+The random view is CoOp's: a crop of 8–100% of the area and aspect ratio 3/4–4/3, resized with bicubic interpolation,
+and flipped half the time. With V cached views per image, an epoch does not run the frozen tower; each step draws one of
+the V views of each of its images. Methods that train through the image tower get the views' pixels, stored as bytes.
 `LiveViews` draws a fresh crop every time, as CoOp does.
 """
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 DECODE_THREADS = 4
 ENCODE_BATCH = 32
-# Images of a validation batch that pass through a prompted tower, or whose patches are compared, together.
+# Validation images per batch of a prompted tower or of patches.
 VALIDATION_BATCH = 32
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
-# Stands for the seed of a view that is not random.
+# The seed of a view that is not random.
 TEST_VIEW = None
 
 
@@ -62,11 +62,11 @@ class CachedViews:
     Args:
         features: unit features (N, V, D).
         labels: classes (N,).
-        patches: unit patch features (N, V, P, D), kept in half precision, for methods that look at patches.
+        patches: unit patch features (N, V, P, D) in half precision, for methods that use patches.
         states: patch states (N, V, P, H) before the projection, in half precision.
         pixels: views (N, V, 3, S, S) as bytes, for methods that train through the image tower.
-        domains: of the images; one if not given.
-        model: whose preprocessing turns bytes into what its tower takes; needed with `pixels`.
+        domains: of the images; one by default.
+        model: its preprocessing normalises the bytes; needed with `pixels`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CachedViews:
         self.domains, self.domain_names = known.numbers.to(labels.device), known.names
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        """Whether every cached kind that is needed is there."""
+        """Whether all needed kinds are cached."""
         return _all_there(needs, {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.pixels})
 
     def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
@@ -138,7 +138,7 @@ class CachedViews:
 
 
 class LiveViews:
-    """A fresh view of each image in every step, encoded on the spot."""
+    """A new view of each image in every step, encoded on demand."""
 
     def __init__(
         self, model: TowerModel, items: Sequence[ImageItem], labels: torch.Tensor, seed: int, *, needs: frozenset[Need]
@@ -149,11 +149,11 @@ class LiveViews:
         self.domains, self.domain_names = known.numbers.to(model.device), known.names
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        """Views that were not asked for are not encoded."""
+        """Only requested views are encoded."""
         return needs <= self.needs | {Need.FEATURES, Need.DOMAINS}
 
     def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
-        """The view of image i in an epoch depends on seed, epoch and i alone, so that a resumed run sees the same."""
+        """The view of image i in an epoch depends only on seed, epoch and i, so a resumed run gets the same."""
         chosen = indices.tolist()
         seeds = [(self.seed, epoch, i) for i in chosen]
         views = np.stack(list(view_pixels(self.model, [self.items[i] for i in chosen], seeds)))
@@ -178,10 +178,10 @@ class LiveViews:
 
 @dataclass(frozen=True)
 class Validation:
-    """Held-out images under the test view and their classes: what the frozen model makes of them.
+    """Held-out images under the test view and their classes, encoded by the frozen model.
 
-    With `model`, the images pass through a tower again whenever pixels are asked for: for methods that prompt the image
-    tower, whose features change as they are trained.
+    With `model`, images are encoded again whenever pixels are requested: for methods that prompt the image tower, whose
+    features change during training.
     """
 
     features: torch.Tensor
@@ -196,7 +196,7 @@ class Validation:
         return _all_there(needs, {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model})
 
     def batches(self, needs: frozenset[Need]) -> Iterator[Inputs]:
-        """What is needed of all of them, in small parts if that is more than a feature of each."""
+        """The needed data of all images, in small parts if it is more than features."""
         if not needs & OF_IMAGES:
             yield Inputs(self.features)
             return
@@ -204,7 +204,10 @@ class Validation:
             rows = slice(start, start + VALIDATION_BATCH)
             if Need.PIXELS in needs:
                 assert self.model is not None
-                yield Inputs(pixels=test_pixels(self.model, self.images[rows]).to(self.model.device))
+                items = self.images[rows]
+                (batch,) = self.model.stream(list(items), batch_size=len(items))
+                assert batch.pixels is not None
+                yield Inputs(pixels=batch.pixels.to(self.model.device))
                 continue
             patches, states = (
                 None if kept is None or kind not in needs else kept[rows].to(self.labels.device)
@@ -213,21 +216,14 @@ class Validation:
             yield Inputs(self.features[rows], patches, states)
 
 
-def test_pixels(model: TowerModel, items: Sequence[ImageItem]) -> torch.Tensor:
-    """The preprocessed images (N, 3, H, W) of the test view."""
-    (batch,) = model.stream(list(items), batch_size=len(items))
-    assert batch.pixels is not None
-    return batch.pixels
-
-
 def _all_there(needs: frozenset[Need], kinds: Mapping[Need, object]) -> bool:
-    """Whether there is something for each need that is among the kinds."""
+    """Whether all needed kinds are available."""
     return all(kinds[need] is not None for need in needs & kinds.keys())
 
 
 @dataclass(frozen=True)
 class EncodedViews:
-    """What the frozen model makes of some views; `pixels` are the views as bytes."""
+    """Views encoded by the frozen model; `pixels` are the views as bytes."""
 
     features: torch.Tensor
     patches: torch.Tensor | None = None
@@ -251,9 +247,9 @@ def encode_views(
 ) -> EncodedViews:
     """`views` random views of each image, (N, V, …), or its test view, (N, 1, …).
 
-    View v of image i depends on seed, v and i alone. Patches and patch states are kept in half precision: they are
-    many, and only compared. `full_precision` keeps them as they are served.
-    Raises `UnreadableImagesError` after all have been tried, so that every unreadable image is named at once.
+    View v of image i depends only on seed, v and i. Patches and patch states are stored in half precision, unless
+    `full_precision`. Raises `UnreadableImagesError` after all have been tried, so every unreadable image is listed at
+    once.
     """
     if views != "test" and views < 1:
         raise InputError(f"views must be at least 1, 'test' or 'live', got {views}.")
@@ -270,13 +266,12 @@ def encode_views(
         if not unreadable:
             raw = torch.from_numpy(np.stack(arrays))
             encoded = encode(model, normalise(model, raw).to(model.device), needs)
-            tensors = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
+            found = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
+            tensors = {name: _kept(name, tensor, full_precision) for name, tensor in found.items()}
             if not kept:
-                _refuse_beyond_memory(
-                    len(jobs), {name: _kept(name, tensor, full_precision) for name, tensor in tensors.items()}
-                )
+                _refuse_beyond_memory(len(jobs), tensors)
             for name, tensor in tensors.items():
-                kept.setdefault(name, []).append(_kept(name, tensor, full_precision).cpu())
+                kept.setdefault(name, []).append(tensor.cpu())
         if progress is not None:
             progress(start + len(some), len(jobs))
     if unreadable:
@@ -294,7 +289,7 @@ def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> E
             return EncodedViews(outputs.features, outputs.patches, outputs.hidden)
         if needs & {Need.PATCHES, Need.STATES}:
             features, patches = model.image_and_patch_features(pixels)
-            # A tower without patch states gives its patch features in their place.
+            # A tower without patch states gives its patch features instead.
             return EncodedViews(features, patches, patches if Need.STATES in needs else None)
         return EncodedViews(model.image_features(pixels))
 
@@ -315,9 +310,9 @@ def random_view(image: Image.Image, preprocessing: Preprocessing, rng: np.random
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Left, top, width, height of a crop with a random share `AREA` of the picture and aspect ratio within `RATIO`.
+    """Left, top, width, height of a crop with a random share `AREA` of the image and aspect ratio within `RATIO`.
 
-    Ten attempts; if none fits (a very long picture), the largest centred crop with an allowed ratio.
+    Ten attempts; if none fits (a very long image), the largest centred crop with an allowed ratio.
     """
     for _ in range(10):
         area = width * height * rng.uniform(*AREA)
@@ -339,9 +334,9 @@ def view_pixels(
     seeds: Sequence[tuple[int, int, int] | None],
     unreadable: dict[str, Unreadable] | None = None,
 ) -> Iterator[npt.NDArray[np.uint8]]:
-    """One view (3, S, S) per item, as bytes: random, or the test view where there is no seed.
+    """One view (3, S, S) per item, as bytes: random, or the test view without a seed.
 
-    Images that cannot be read go to `unreadable`, or are an error.
+    Unreadable images are added to `unreadable`, or are an error.
     """
 
     def read(item: ImageItem, seed: tuple[int, int, int] | None) -> npt.NDArray[np.uint8] | Unreadable:
@@ -366,7 +361,7 @@ def view_pixels(
 
 
 def normalise(model: TowerModel, pixels: torch.Tensor) -> torch.Tensor:
-    """Bytes (N, 3, S, S) -> what the image tower takes: (x/255 − mean)/std, as `Preprocessing.normalise` does."""
+    """Bytes (N, 3, S, S) -> the input of the image tower: (x/255 − mean)/std, as `Preprocessing.normalise` does."""
     mean, std = (
         torch.tensor(values).view(1, 3, 1, 1) for values in (model.preprocessing.mean, model.preprocessing.std)
     )
@@ -374,7 +369,7 @@ def normalise(model: TowerModel, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_beyond_memory(count: int, tensors: dict[str, torch.Tensor]) -> None:
-    """Refuse a cache that would take more than half of the machine's memory."""
+    """Refuse a cache of more than half of the machine's memory."""
     needed = count * sum(tensor[0].numel() * tensor.element_size() for tensor in tensors.values())
     if needed > memory_of(torch.device("cpu")) / 2:
         raise InputError(

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 import deltaenergy as de
+from deltaenergy.core.lru import LruCache
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.file import RemoteFile, Slice
+from deltaenergy.data.formats import tar
 from deltaenergy.data.formats.parquet import ParquetCell, close_readers
-from deltaenergy.data.formats.tar import TarLists, use_lists
 from deltaenergy.data.items import (
     ImageItem,
     change_stamp,
@@ -307,26 +308,17 @@ def test_what_is_kept_is_bounded(no_patience: None) -> None:
     assert sorted(lines.asked) == sorted(part * 200 for part in range(50))
 
 
-def test_lists_that_are_kept_are_bounded(bucket: Bucket) -> None:
+def test_lists_that_are_kept_are_bounded(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put({f"{number}.tar": samples(20, number) for number in range(6)})
-    lists = TarLists()
-    use_lists(lists)
     first = load_images(f"{bucket.url}/*.tar")
     archives = [RemoteFile(f"{bucket.url}/{number}.tar").described() for number in range(6)]
-
-    def sizes() -> list[int]:
-        return [0 if (found := lists.get(of)) is None else len(found.packed()) for of in archives]
-
-    assert all(sizes())
-    most = max(sizes()) * 2
-    lists = TarLists(most)
-    use_lists(lists)
+    most = 2 * max(len(tar.LISTS.get(archive) or b"") for archive in archives)
+    assert len(tar.LISTS) == 6 and most
+    monkeypatch.setattr(tar, "LISTS", LruCache[RemoteFile, bytes](most, len))
     for _ in range(3):
         assert load_images(f"{bucket.url}/*.tar") == first
-        assert 0 < sum(sizes()) <= most
-        assert sizes()[5], "whatever had to go, the one that was used last is there"
-    use_lists(TarLists(10))
-    load_images(f"{bucket.url}/{{0..5}}.tar")
+        kept = [len(tar.LISTS.get(archive) or b"") for archive in archives]
+        assert 0 < sum(kept) <= most and kept[5], "the one that was used last is there"
 
 
 # Faults.
@@ -359,7 +351,7 @@ def test_a_lost_store_ends_the_run(bucket: Bucket, ending: str) -> None:
     lost = False
     assert load_rgb(items[0]).size == (40, 30)
     lost = True
-    use_lists()
+    tar.LISTS.clear()
     use_cache(BlockCache(fetch))
     with pytest.raises(UnreachableError, match="gone"):
         load_images(url)
@@ -433,7 +425,7 @@ def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket) -> None:
     """Not even where tarfile reads the headers, which takes it for damage."""
     bucket.put({"a.tar": tar_bytes({f"{number}.png": PICTURE for number in range(20)}, {"comment": "of the whole"})})
     assert len(load_images(f"{bucket.url}/a.tar")) == 20
-    use_lists()
+    tar.LISTS.clear()
 
     def refused(of: RemoteObject, start: int, end: int) -> bytes:
         if start:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deltaenergy as de
-from deltaenergy.models.backends.exports import opened_export
+from deltaenergy.models.backends.base import opened_export
 from tests.models.backends.conftest import Load
 
 

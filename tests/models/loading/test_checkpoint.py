@@ -134,7 +134,7 @@ def test_shards_are_read_through_their_index(folder: Path, tiny_clip: de.Model) 
         ("sub\\\\model.safetensors", "in its folder"),
         ("loop.safetensors", r"loop\.safetensors"),
         ("gone.safetensors", r"gone\.safetensors"),
-        ("pipe.safetensors", "no ordinary file"),
+        ("pipe.safetensors", "ordinary file"),
     ],
 )
 def test_an_index_names_safetensors_in_its_folder(folder: Path, name: str, message: str) -> None:

@@ -117,14 +117,12 @@ def test_without_full_stop(tower_of: Any, position: Any) -> None:
 
 
 @pytest.mark.parametrize("budget", [2**30, 1])
-@pytest.mark.parametrize(("length", "full_stop", "between"), [(1, True, ""), (1, False, ""), (3, True, "of a")])
-def test_names_given_as_embeddings(tower_of: Any, length: int, full_stop: bool, between: str, budget: int) -> None:
+@pytest.mark.parametrize(("full_stop", "between"), [(True, ""), (False, ""), (True, "of a")])
+def test_names_given_as_embeddings(tower_of: Any, full_stop: bool, between: str, budget: int) -> None:
     """ID-like's [start][16][o_j][.][end], with gradients to the o_j."""
     tower = tower_of(torch.float64)
-    prompts = LearnedPrompts.for_embeddings(
-        tower, 5, 16, length=length, full_stop=full_stop, between=between, activation_budget=budget
-    )
-    context, names = twice(random_context(tower, 16)), twice(random_context(tower, 5, length).flip(0) * 3)
+    prompts = LearnedPrompts(tower, 5, 16, full_stop=full_stop, between=between, activation_budget=budget)
+    context, names = twice(random_context(tower, 16)), twice(random_context(tower, 5, 1).flip(0) * 3)
     stop = words(tower, ".") if full_stop else []
     start, end = tower.tokenizer.bos_token_id, tower.tokenizer.eos_token_id
     rows = [[start, *context[1], *words(tower, between), *name, *stop, end] for name in names[1]]
@@ -135,7 +133,7 @@ def test_names_given_as_the_embeddings_of_words_are_those_words(tower_of: Any) -
     tower, classes = tower_of(torch.float64), ["dog", "cat", "car"]
     context, deep = random_context(tower, 4), random_context(tower, 2, 4)
     ids = [words(tower, name) for name in classes]
-    given = LearnedPrompts.for_embeddings(tower, 3, 4)
+    given = LearnedPrompts(tower, 3, 4)
     as_words = LearnedPrompts(tower, classes, 4)(context, deep=deep)
     names = tower.embedding_weight[torch.tensor(ids)]
     torch.testing.assert_close(given(context, names=names, deep=deep), as_words, atol=1e-14, rtol=0)
@@ -144,7 +142,7 @@ def test_names_given_as_the_embeddings_of_words_are_those_words(tower_of: Any) -
 def test_several_contexts_with_deep_ones_and_given_names(tower_of: Any) -> None:
     tower = tower_of(torch.float64)
     contexts, deep, names = random_context(tower, 3, 4), random_context(tower, 2, 4), random_context(tower, 5, 1) * 3
-    given = LearnedPrompts.for_embeddings(tower, 5, 4)
+    given = LearnedPrompts(tower, 5, 4)
     separately = torch.stack([given(context, names=names, deep=deep) for context in contexts])
     torch.testing.assert_close(given.each(contexts, names=names, deep=deep), separately, atol=1e-14, rtol=0)
     in_front = LearnedPrompts(tower, NAMES, 4, name_position="front")
@@ -180,19 +178,17 @@ def test_what_does_not_fit_is_refused(tower_of: Any) -> None:
         prompts(context, deep=random_context(tower, 2, 3))
     with pytest.raises(ValueError, match="context has shape"):
         prompts(random_context(tower, 3))
-    with pytest.raises(AssertionError, match="for_embeddings"):
+    with pytest.raises(AssertionError, match="names"):
         prompts(context, names=random_context(tower, 7, 1))
     with pytest.raises(ValueError, match="one per class"):
         LearnedPrompts(tower, NAMES, 4, class_specific=True).each(random_context(tower, 2, 4))
-    given = LearnedPrompts.for_embeddings(tower, 2, 4)
-    with pytest.raises(AssertionError, match="for_embeddings"):
+    given = LearnedPrompts(tower, 2, 4)
+    with pytest.raises(AssertionError, match="names"):
         given(context)
     with pytest.raises(AssertionError):
         given(context, names=random_context(tower, 3, 1))
     with pytest.raises(InputError, match="behind the context"):
         LearnedPrompts(tower, NAMES, 4, between="of a", name_position="front")
-    with pytest.raises(InputError, match="room for 72"):
-        LearnedPrompts.for_embeddings(tower, 2, 2, length=73)
     with pytest.raises(InputError, match="leaves no room"):
         LearnedPrompts(tower, ["cat"], 74, full_stop=False, between="of")
     assert torch.isfinite(LearnedPrompts(tower, ["cat"], 74, full_stop=False)(random_context(tower, 74))).all()
@@ -202,7 +198,7 @@ def test_what_does_not_fit_is_refused(tower_of: Any) -> None:
 def test_second_derivatives_through_deep_contexts_and_names(tower_of: Any, budget: int) -> None:
     """Hessian-vector products against central differences of the gradient."""
     tower = tower_of(torch.float64)
-    given = LearnedPrompts.for_embeddings(tower, 3, 2, activation_budget=budget)
+    given = LearnedPrompts(tower, 3, 2, activation_budget=budget)
     parts = [random_context(tower, 2), random_context(tower, 2, 2), random_context(tower, 3, 1) * 2]
     weights = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from deltaenergy import Model, ZeroShotClassifier, make_score
 from deltaenergy.scores.csp import ADJECTIVE_TEMPLATES, NOUN_TEMPLATES
-from deltaenergy.scores.negatives import candidates as candidates_module
-from deltaenergy.scores.negatives.candidates import encode_candidates
+from deltaenergy.scores.negatives import pools
 from deltaenergy.scores.negatives.mining import MiningSettings, class_similarity, lowest, mine, prompts_of, select
-from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
+from deltaenergy.scores.negatives.pools import Pool, encode_candidates, wordnet_pool
 
 POOL = Pool(nouns=("tree", "stone", "cloud", "sand", "rope", "bell", "coin"), adjectives=("wet", "odd", "soft", "old"))
 
@@ -166,7 +165,7 @@ def test_the_cache_is_keyed_by_classes_pool_and_recipe(tiny_clip: Model, monkeyp
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates_module, "PROMPTS_PER_CHUNK", 2)
+    monkeypatch.setattr(pools, "PROMPTS_PER_CHUNK", 2)
     classes = torch.from_numpy(tiny_clip.encode_texts(["dog", "cat"]))
     counts = count_encoded(tiny_clip, monkeypatch)
 

@@ -109,7 +109,7 @@ def test_a_users_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "does not exist"), (b"\n \n", "holds no word"), (b"\xff\xfe\x00", "UTF-8")]
+    ("content", "message"), [(None, "does not exist"), (b"\n \n", "has no name"), (b"\xff\xfe\x00", "UTF-8")]
 )
 def test_a_users_list_that_cannot_be_used(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "words.txt"

@@ -3,7 +3,7 @@
 detectors.py    our scores as its detectors: `ScoreOnLogits`, `ScoreOnFeatures` (there larger = more unknown)
 scores.py       its detectors as our score `pytorch-ood`
 
-pytorch-ood is imported when one of them is used, and not before.
+pytorch-ood is imported on first use.
 """
 
 from __future__ import annotations

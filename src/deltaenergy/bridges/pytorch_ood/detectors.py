@@ -1,9 +1,9 @@
-"""Our scores as detectors of pytorch-ood: in its benchmarks and beside its methods. There larger = more unknown.
+"""Our scores as detectors of pytorch-ood, where larger = more unknown.
 
     ScoreOnLogits(model, "delta-energy").predict(x)                    # outlier scores, −score
     ScoreOnFeatures(encoder, "knn(k=5)").fit(loader).predict(x)
 
-Scores here look at similarities, which are logits over the model's logit scale.
+Our scores use similarities, which are logits over the model's logit scale.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def _made(score: str | Score, allowed: frozenset[Need], where: str) -> Score:
         raise InputError(made.missing)
     beyond = sorted(need.value for need in made.needs - allowed)
     if beyond:
-        raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not hold.")
+        raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not have.")
     return made
 
 
 class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
-    """A score that looks at similarities alone, on the logits of any classifier.
+    """A score of similarities, on the logits of any classifier.
 
     Args:
         model: gives logits; None if only `fit_logits` and `predict_logits` are called.
-        score: such as `delta-energy`, with parameters if you like.
-        logit_scale: what logits are divided by to become similarities: 100 for CLIP, whose logits are 100 · cosine.
+        score: such as `delta-energy`, optionally with parameters.
+        logit_scale: similarities are logits divided by this: 100 for CLIP, whose logits are 100 · cosine.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
         self._scorer: Scorer | None = None
 
     def fit_logits(self, logits: torch.Tensor, y: torch.Tensor) -> ScoreOnLogits:
-        """Learn from the logits of known images; those with a negative label are left out."""
+        """Learn from the logits of known images; images with a negative label are skipped."""
         known = logits[y >= 0]
         if not len(known):
-            raise ValueError("There is no known image to fit on: all labels are negative.")
+            raise ValueError("No known image to fit on: all labels are negative.")
         self._scorer = self._bound(known).fit(self._inputs(known))
         return self
 
@@ -87,12 +87,12 @@ class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
 
 
 class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
-    """A score that looks at features, on those of any encoder; they are divided by their length.
+    """A score of features, on the features of any encoder; they are divided by their length.
 
     Args:
         encoder: gives features; None if only `fit_features` and `predict_features` are called.
         score: such as `knn(k=5)` or `mahalanobis`.
-        class_vectors: unit class vectors (K, D), such as CLIP's text features, for scores that look at similarities.
+        class_vectors: unit class vectors (K, D), such as CLIP's text features, for scores that use similarities.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
         self._scorer: Scorer | None = None
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
-        """Outlier scores (N,) of inputs, which go through the encoder."""
+        """Outlier scores (N,) of inputs to the encoder."""
         if self.encoder is None:
             raise ModelNotSetException
         with torch.no_grad():
@@ -125,10 +125,10 @@ class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
         return self.fit_features(torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts]))
 
     def fit_features(self, z: torch.Tensor, y: torch.Tensor) -> ScoreOnFeatures:
-        """Learn from features of known images; those with a negative label are left out."""
+        """Learn from features of known images; images with a negative label are skipped."""
         known = z[y >= 0]
         if not len(known):
-            raise ValueError("There is no known image to fit on: all labels are negative.")
+            raise ValueError("No known image to fit on: all labels are negative.")
         self._scorer = self._bound(known).fit(self._inputs(known))
         return self
 

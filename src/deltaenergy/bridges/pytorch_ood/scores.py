@@ -2,9 +2,9 @@
 
     score = −(its outlier score)
 
-What is kept and saved are features, or logits, of the known images (at most `MAX_KEPT`, evenly spaced) and the class
-that each is named. Its detector is fitted to them anew where it is first used: no object of another package is written
-to a file. Logits are similarities times the model's logit scale.
+Saved are features or logits of the known images (at most `MAX_KEPT`, evenly spaced) and their predicted classes. Its
+detector is fitted to them again on first use: no object of another package is written to a file. Logits are
+similarities times the model's logit scale.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deltaenergy.scores.registry import register_score
 
 ON_FEATURES = ("KNN", "Mahalanobis", "RMD", "ViM")
 WITHOUT_FIT = ("GEN",)
-# The principal space of ViM has so much of the features' dimensions.
+# Share of the features' dimensions in ViM's principal space.
 VIM_SHARE = 0.5
 
 _fitted: weakref.WeakKeyDictionary[Scorer, Any] = weakref.WeakKeyDictionary()
@@ -46,7 +46,7 @@ class PytorchOod(Score):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Features or similarities, and known images unless it is not fitted."""
+        """Features or similarities, and known images if it is fitted."""
         features = {Need.FEATURES} if self.detector in ON_FEATURES else set()
         return frozenset(features | (set() if self.detector in WITHOUT_FIT else {Need.ID_DATA}))
 
@@ -58,7 +58,7 @@ class PytorchOod(Score):
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         rows = self._rows(inputs, scorer)
-        # Labels count on from 0 without a gap, which its detectors ask for.
+        # Its detectors need labels from 0 without a gap.
         labels: torch.Tensor = torch.unique(inputs.similarities.argmax(dim=1), return_inverse=True)[1]
         if self.detector == "KLMatching":
             labels = inputs.similarities.argmax(dim=1)
@@ -69,7 +69,7 @@ class PytorchOod(Score):
             if scorer not in _fitted:
                 _fitted[scorer] = self._fit(scorer)
         found, rows = _fitted[scorer], self._rows(inputs, scorer)
-        # What is no number is refused here, by its row; nor does every detector there take no images at all.
+        # NaN is refused here, with its row; and not every detector there accepts zero images.
         check_finite(rows, rows, "features" if self.detector in ON_FEATURES else "similarities")
         if not len(rows):
             return torch.zeros(0, device=inputs.similarities.device)
@@ -83,7 +83,7 @@ class PytorchOod(Score):
         return -torch.as_tensor(outlier).float().to(inputs.similarities.device)
 
     def _rows(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Features or logits, on the host."""
+        """Features or logits, on the CPU."""
         if self.detector in ON_FEATURES:
             return inputs.features.float().cpu()
         return (inputs.similarities.float() * scorer.classifier.model.logit_scale).cpu()

@@ -1,4 +1,4 @@
-"""`deltaenergy methods`, `datasets` and `check-model`: what there is, and whether a model runs as it should."""
+"""`deltaenergy methods`, `datasets` and `check-model`: what is available, and whether a model runs as it should."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def methods(
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:
-    """One line each, and what to start with."""
+    """One line per method, and which to start with."""
     from rich.text import Text
 
     from deltaenergy.scores.registry import DEFAULT_SCORE
@@ -116,7 +116,7 @@ def datasets(
 ) -> None:
     """List the datasets of benchmarks, or show which are in ROOT and complete.
 
-    With ROOT, it says how to get the missing ones. Files are counted, not opened.
+    With ROOT, it says how to get missing datasets. Files are counted, not opened.
     """
     from deltaenergy.core.progress import stage
     from deltaenergy.data.catalogue.audit import check_root, unknown_folders
@@ -176,9 +176,9 @@ def check_model(
 ) -> None:
     """Compare a backend or precision with torch fp32: labels, verdicts, AUROC, speed.
 
-    Every other image of --id sets a threshold; the others, and those of --open, are judged. Both are called equal only
-    if no label and no verdict differs among at least 299 judged images. --int8-images should not be among --id.
-    Whatever is found, the exit code is 0, or 1 if some images could not be read; --json says whether they are `equal`.
+    Every other image of --id sets a threshold; the rest, and those of --open, get verdicts. The two are equal if no
+    label and no verdict differs among at least 299 of these images. --int8-images should not be among --id. The exit
+    code is 0, or 1 if some images could not be read; --json says whether they are `equal`.
     """
     from deltaenergy.evaluation.backend_check import check_model
 

@@ -48,8 +48,8 @@ def bench(
         typer.Option(
             "--methods",
             autocompletion=o.complete_score_or_method,
-            help="Scores, tuner/score, or {tuner,…}/{score,…}, between commas; paper stands for every row of the "
-            "paper's tables.",
+            help="Scores, tuner/score, or {tuner,…}/{score,…}, between commas; paper means all rows of the paper's "
+            "tables.",
             show_default="the benchmark's own",
         ),
     ] = None,
@@ -73,7 +73,7 @@ def bench(
 ) -> None:
     """Run a benchmark and save its results for `deltaenergy report`.
 
-    Missing datasets are skipped and named. An interrupted run is resumed by the same command.
+    Missing datasets are skipped and listed. Run the same command again to resume.
     """
     from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 
@@ -138,7 +138,7 @@ def _model(name: str, place: On, out_folder: Path, announce: ProgressStage) -> M
 
 @contextlib.contextmanager
 def _announcing() -> Iterator[ProgressStage]:
-    """A bar on standard error that is renamed with every step; where that is not a terminal, lines (`_lines`)."""
+    """A progress bar on standard error, renamed with every step; lines (`_lines`) if that is not a terminal."""
     from deltaenergy.core.progress import stage
 
     with contextlib.ExitStack() as shown:
@@ -151,7 +151,7 @@ def _announcing() -> Iterator[ProgressStage]:
 
 
 def _lines(text: str) -> Progress:
-    """Tells how far a step is, each time that `SECONDS_PER_LINE` have passed."""
+    """Print the progress of a step every `SECONDS_PER_LINE`."""
     last = time.monotonic()
 
     def move(done: int, total: int | None) -> None:
@@ -176,7 +176,7 @@ def _seeds(text: str | None) -> list[int] | None:
 
 
 def _print(summary: Summary, out_folder: Path) -> None:
-    """The run's tables, for people in a terminal, else as Markdown; then what was skipped."""
+    """Print the run's tables (as Markdown outside a terminal), then what was skipped."""
     from deltaenergy.benchmarks import formats
     from deltaenergy.benchmarks.results import Results
     from deltaenergy.report.benchmark import benchmark_runs, run_tables

@@ -63,8 +63,8 @@ def calibrate(
 ) -> None:
     """Set the threshold on known images and save a detector.
 
-    It prints what is guaranteed, and how many images are missing if there are too few. With --detector, that detector's
-    classifier (for example a tuned one) gets a new threshold, and a new score with --score.
+    It prints the guarantee, or how many more images one needs. With --detector, that detector's classifier (for example
+    a tuned one) gets a new threshold, and a new score with --score.
     """
     import deltaenergy as de
 
@@ -102,9 +102,11 @@ def calibrate(
 
 
 def _print_accuracy(accuracy: ClassAccuracy) -> None:
-    """How often labelled images are classified correctly; where that is seldom, the worst classes and a remedy."""
+    """Accuracy on labelled images; if it is low, also the worst classes and a remedy."""
     text = f"Accuracy on these {accuracy.images} labelled images: {accuracy.share:.0%}."
     if accuracy.share < LOW_ACCURACY:
         worst = ", ".join(f"{visible(name)} ({right} of {images})" for name, images, right in accuracy.worst(5))
-        text += f" Lowest: {worst}. A threshold cannot fix that: learn the classes with `deltaenergy tune --train DIR`."
+        text += (
+            f" Lowest: {worst}. A threshold cannot fix that: tune on these classes with `deltaenergy tune --train DIR`."
+        )
     err.print(text, style="yellow" if accuracy.share < LOW_ACCURACY else None)

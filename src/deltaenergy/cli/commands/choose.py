@@ -1,4 +1,4 @@
-"""`deltaenergy choose`: rank scores on known images alone, by leaving classes out in turn."""
+"""`deltaenergy choose`: rank scores using only known images, by leaving classes out in turn."""
 
 from __future__ import annotations
 

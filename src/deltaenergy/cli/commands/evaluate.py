@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltaenergy.evaluation import Comparison, DetectionRow, Evaluation
     from deltaenergy.stats.metrics import Estimate
 
-# Columns that a terminal must have for AUPR and the other FPR convention.
+# Terminal width from which AUPR and the other FPR convention are shown.
 WIDE = 110
 _FOLDER = "a folder with one folder per class, or a flat one; repeat for several."
 
@@ -61,8 +61,8 @@ def evaluate(
     """Measure accuracy, and how well each score separates known from unknown images.
 
     Without --classes, the class folders of --id name the classes. With --detector, its classifier is measured, with its
-    own score and threshold unless --score is given. Several, or one and --zero-shot, are compared on the same images,
-    with paired intervals of their differences.
+    own score and threshold unless --score is given. Several detectors, or one and --zero-shot, are compared on the same
+    images, with paired intervals of their differences.
     """
     results.check_report(report)
     if explain is not None and report is None:
@@ -136,7 +136,7 @@ def _cell(value: Estimate) -> str:
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    """One line per metric, one column per detector, and behind each the difference to the first."""
+    """One line per metric, one column per detector, each with its difference to the first."""
     from deltaenergy.evaluation.summary import GROUP_WORDS, changes, measured
     from deltaenergy.report.words import metric_name, points
 

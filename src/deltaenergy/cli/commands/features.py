@@ -119,7 +119,7 @@ def features(
 
 
 def _given(images: list[str], dataset: str | None, split: str | None) -> Any:
-    """The images of the arguments, of datasets of the Hub among them, or of a known dataset."""
+    """The images that the arguments name: paths, datasets of the Hub, or a known dataset."""
     if dataset is not None:
         from deltaenergy.data.catalogue.dataset import get_dataset
 

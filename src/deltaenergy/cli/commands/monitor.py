@@ -33,7 +33,7 @@ def monitor(
     state: Annotated[Path, typer.Option("--state", help="State file, FILE.json; made if it does not exist.")],
     images: Annotated[
         list[str] | None,
-        typer.Argument(help="New images in the order they came, or a table of score --out; none: print the state."),
+        typer.Argument(help="New images in the order they came, or a table of score --out; omit to print the state."),
     ] = None,
     alpha: Annotated[
         float | None,
@@ -48,9 +48,8 @@ def monitor(
 ) -> None:
     """Check whether incoming images have changed since calibration.
 
-    Give every image once. The state file carries over between runs. However many images come, the probability of a
-    false alarm is at most alpha + 0.01. Alarms are permanent: recalibrate with images of the new kind and start a new
-    state file.
+    Pass every image once. The state file carries over between runs. The probability of a false alarm, over all time, is
+    at most alpha + 0.01. Alarms are permanent: recalibrate with images of the new kind and start a new state file.
     """
     import deltaenergy as de
     from deltaenergy.detector.verdict_tables import holds_verdicts

@@ -48,8 +48,8 @@ def score(
 ) -> None:
     """Classify images and reject those of none of the classes.
 
-    By class names alone, the threshold guarantees nothing. For a guarantee pass --detector (from calibrate or tune), or
-    --id with known images. With --fdr, verdicts come when all images have been scored.
+    With class names only, the threshold guarantees nothing. For a guarantee pass --detector (from calibrate or tune),
+    or --id with known images. With --fdr, verdicts come after all images have been scored.
     """
     import deltaenergy as de
 
@@ -78,7 +78,7 @@ def _score_on_ray(
     on: str,
     others: dict[str, object],
 ) -> None:
-    """The same table, its parts made side by side on Ray."""
+    """Make the same table in parallel on Ray."""
     from deltaenergy.cli.shell.console import err
     from deltaenergy.core.text import counted
     from deltaenergy.detector.fiftyone import names_fiftyone

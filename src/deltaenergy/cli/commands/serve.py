@@ -1,4 +1,4 @@
-"""`deltaenergy serve`: a page and a JSON service."""
+"""`deltaenergy serve`: a web page and a JSON service."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def serve(
         list[str] | None, o.unset("--monitor", help="Monitor file: STATE.json, or NAME=STATE.json (see monitor).")
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    ] = 8000,
     api_key_file: Annotated[
         Path | None, o.unset("--api-key-file", help="File with API keys, one per line; clients must send one.")
     ] = None,
@@ -47,8 +49,8 @@ def serve(
         str | None,
         typer.Option(
             "--limits",
-            help="Of a request: seconds, files, body_mb, megapixels; of all: queue (images in progress; more get 429), "
-            "wait_ms (to fill a batch). As in seconds=60,files=128.",
+            help="Limits per request: seconds, files, body_mb, megapixels. For the service: queue (images in "
+            "progress; more get 429), wait_ms (to fill a batch). Such as seconds=60,files=128.",
             show_default="seconds=30, files=64, body_mb=64, megapixels=50, queue=256, wait_ms=5",
         ),
     ] = None,

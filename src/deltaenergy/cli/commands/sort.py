@@ -1,4 +1,4 @@
-"""`deltaenergy sort` and `undo`: image files into folders by verdict and class, and back."""
+"""`deltaenergy sort` and `undo`: sort image files into folders by verdict and class, and undo it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.sorting import Skipped, Sorted
 
 _DONE = {"copy": "copied", "link": "linked", "move": "moved"}
-# This many files that stay where they are, or get another name, have their own line.
+# At most this many files that stay, or get another name, are listed.
 MOST_LISTED = 20
 
 
@@ -32,9 +32,7 @@ MOST_LISTED = 20
 )
 def sort(
     images: o.ImagesArgument,
-    into: Annotated[
-        Path, typer.Option("--into", help="Folder to sort into; outside those that the images are read from.")
-    ],
+    into: Annotated[Path, typer.Option("--into", help="Folder to sort into, outside the image folders.")],
     how: Annotated[Literal["copy", "link", "move"], typer.Option("--how", help="What to do with the files.")] = "copy",
     dry_run: o.DryRunOption = False,
     detector: o.DetectorOption = None,
@@ -51,7 +49,7 @@ def sort(
 ) -> None:
     """Sort image files into INTO/known/CLASS and INTO/none of these.
 
-    Nothing is overwritten, and `deltaenergy undo` reverses it. The options of score say what decides.
+    Nothing is overwritten, and `deltaenergy undo` reverses it. The other options are those of score.
     """
     import deltaenergy as de
 

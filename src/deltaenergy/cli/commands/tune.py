@@ -1,4 +1,4 @@
-"""`deltaenergy tune`: learn from a few labelled images per class, and save the result as a detector."""
+"""`deltaenergy tune`: tune on a few labelled images per class, and save a detector."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def tune(
     ] = 1,
     classes: o.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
-    search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Search the method's grid and keep the best on --val.")
+    ] = False,
     recipe: Annotated[
         str | None,
         typer.Option(
             "--recipe",
-            help="Change how it is trained, as in epochs=5,lr=0.01,batch_size=16. views=8 are the random crops per "
-            "image, encoded once; views=live draws new ones at every step, views=test uses the plain image.",
+            help="Training settings, such as epochs=5,lr=0.01,batch_size=16. views=8: random crops per image, encoded "
+            "once; views=live: new crops at every step; views=test: the plain image.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +75,7 @@ def tune(
     """Tune a classifier on a few images per class and save it as a detector.
 
     Prints accuracy and AUROC next to zero-shot, measured on --val, on unused training images, or by cross-validation.
-    An interrupted run is resumed by the same command.
+    Run the same command again to resume.
     """
     import deltaenergy as de
 
@@ -97,7 +99,7 @@ def tune(
         recipe=changes,
         overwrite=overwrite,
         on=on,
-        # The epochs of several methods would bury the table that follows.
+        # With several methods, the epochs would bury the table that follows.
         on_epoch=_print_epoch if len(methods) == 1 and methods != ["auto"] else None,
         on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}"),
     )

@@ -1,1 +1,1 @@
-"""What all commands share: the application, options, results, endings."""
+"""Shared by all commands: the application, options, results, exit codes."""

@@ -1,4 +1,4 @@
-"""The application. A command is a function that registers itself here with its panel of the help and its examples."""
+"""The application. A command is a function that registers itself here, with its help panel and its examples."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Panel = Literal["Use", "Make a detector", "Measure", "Operate", "Research"]
 
 app = typer.Typer(name="deltaenergy", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 COMMANDS: dict[str, Callable[..., None]] = {}
-# Of each command, what people type: shown under its --help, and run by a test.
+# Examples by command: shown under its --help, and run by a test.
 EXAMPLES: dict[str, tuple[str, ...]] = {}
-# What public calls name, where the command line has one option for several.
+# Python arguments that share one option on the command line.
 _WIDER = {
     "on": ("device", "backend", "precision", "batch_size"),
     "int8_images": ("calibration_images",),
@@ -43,7 +43,7 @@ def command(panel: Panel, *examples: str) -> Callable[[Command], Command]:
             err.typed_as = options_of(function)
             try:
                 function(*arguments, **options)
-            except KeyboardInterrupt as stop:  # which typer would end, without its notes
+            except KeyboardInterrupt as stop:  # typer would end the process and lose its notes
                 raise Interrupted(*getattr(stop, "__notes__", ())) from None
 
         epilog = "\n\n".join(["[bold]Examples[/bold]", *examples])  # typer keeps paragraphs apart, not lines
@@ -54,12 +54,12 @@ def command(panel: Panel, *examples: str) -> Callable[[Command], Command]:
 
 
 def paragraphs(docstring: str | None) -> str:
-    """A docstring whose lines are as long as its paragraphs: the terminal folds them where it ends."""
+    """A docstring with one line per paragraph: the terminal folds them."""
     return "\n\n".join(" ".join(block.split()) for block in (docstring or "").strip().split("\n\n"))
 
 
 def parameters(function: Callable[..., None]) -> Iterator[tuple[str, Any, OptionInfo | ArgumentInfo]]:
-    """Name, type, and what typer is told of each parameter."""
+    """Name, type and typer's annotation of each parameter."""
     hints = typing.get_type_hints(function, include_extras=True)
     for name in inspect.signature(function).parameters:
         told = next(one for one in hints[name].__metadata__ if isinstance(one, OptionInfo | ArgumentInfo))
@@ -67,12 +67,12 @@ def parameters(function: Callable[..., None]) -> Iterator[tuple[str, Any, Option
 
 
 def options_of(function: Callable[..., None]) -> dict[str, str]:
-    """Arguments of the call behind a command, by name, and how a user types each."""
+    """How a user types each argument of the call behind a command."""
     found: dict[str, str] = {}
     for name, _, told in parameters(function):
         if isinstance(told, ArgumentInfo):
             found[name] = told.metavar or name.upper()
-        else:  # in an annotation, the first name stands where a default would
+        else:  # in an annotation, the first name takes the place of a default
             names = [str(told.default), *(told.param_decls or ()), f"--{name.replace('_', '-')}"]
             found[name] = next(one for one in names if one.startswith("--"))
         found |= dict.fromkeys(_WIDER.get(name, ()), found[name])

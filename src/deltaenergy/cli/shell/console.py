@@ -1,4 +1,4 @@
-"""The two consoles of the command line. Text is text: no markup, no emoji codes, nothing that steers a terminal."""
+"""The two consoles of the command line. They print plain text: no markup, emoji codes or control characters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 # Python in a message: `keep`, or `overwrite=True`.
 _ARGUMENT = re.compile(r"`(?P<name>[a-z_0-9]+)(=(?P<value>[^`]*))?`")
-# Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
+# Outside a terminal, lines need not fit a screen, and programs read folded cells badly.
 WIDE = 160
 
 
 class PlainConsole(Console):
-    """A console that prints names as they are, with control characters written out."""
+    """A console that prints names as they are, with control characters escaped."""
 
     # With --quiet: warnings (yellow) and errors (red) are printed, notes are not.
     hushed = False
@@ -33,7 +33,7 @@ class PlainConsole(Console):
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does; lines of plain text are not folded, so that a path stays in one piece."""
+        """As rich does, but lines of plain text are not folded, so a path stays in one piece."""
         if self.hushed and options.get("style") not in ("red", "yellow"):
             return
         shown = [visible(in_options(e, self.typed_as), lines=True) if isinstance(e, str) else e for e in objects]
@@ -42,22 +42,22 @@ class PlainConsole(Console):
         super().print(*shown, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Everything printed passes here, the cells of a table too."""
+        """Everything printed passes here, also the cells of a table."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, lines=True))
 
     def on_broken_pipe(self) -> NoReturn:
-        """The reader is gone: said by an exception, where rich would end the process with exit code 1."""
+        """The reader is gone: raise, where rich would end the process with exit code 1."""
         raise BrokenPipeError
 
 
-# Results go to standard output; notes and errors to standard error, so that pipes stay clean.
+# Results go to standard output; notes and errors to standard error, so pipes stay clean.
 out = PlainConsole()
 err = PlainConsole(stderr=True)
 
 
 def in_options(text: str, options: Mapping[str, str]) -> str:
-    """A message of the library with the command's options for the arguments that it names in backticks.
+    """A library message with options instead of the arguments that it names in backticks.
 
     >>> in_options("`keep` must be below 1. Pass `overwrite=True`.", {"keep": "--keep", "overwrite": "--overwrite"})
     '--keep must be below 1. Pass --overwrite.'
@@ -91,5 +91,5 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output. What is not a number, such as a score of NaN, is null."""
+    """One JSON document on standard output. Values that are not numbers, such as NaN, become null."""
     sys.stdout.write(to_json(value, indent=2, ascii_only=not sys.stdout.encoding.lower().startswith("utf")) + "\n")

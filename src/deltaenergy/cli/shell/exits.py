@@ -7,9 +7,9 @@
     70   an error of ours: one sentence, and where the traceback was saved
     130  interrupted
 
-Nothing else leaves the process, and no traceback reaches a terminal. Standard output may be closed, full, read by no
-one, or in an encoding that lacks a letter: such letters are escaped, and a failure is reported once, at the end.
-Standard error carries notes only; a command continues without it.
+There are no other exit codes, and no traceback reaches a terminal. Standard output may be closed, full, unread, or in
+an encoding that lacks a letter: such letters are escaped, and a failure is reported once, at the end. Standard error
+has only notes; a command continues without it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MEMORY_WORDS = (
     "not enough memory",
     "out of memory",
     "cannot allocate memory",
-    "failed to map segment",  # a library that does not fit
-    "could not create a primitive",  # oneDNN's word for it
+    "failed to map segment",  # a library does not fit
+    "could not create a primitive",  # from oneDNN
 )
 _THREAD_WORDS = ("can't start new thread", "thread constructor failed", "resource temporarily unavailable")
 NO_MEMORY = "Out of memory. Close other programs, or use a smaller batch or fewer images."
@@ -54,11 +54,11 @@ NO_THREADS = "The system allows no more threads. Close other programs, or raise 
 
 
 class Interrupted(Exception):
-    """Ctrl-C; the arguments say what is kept of the run."""
+    """Ctrl-C; the arguments say what was kept of the run."""
 
 
 def exit_code_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run `command` and give the exit code; `arguments` are for the record of an internal error."""
+    """Run `command` and return its exit code; `arguments` are for the record of an internal error."""
     with _standard_streams() as output:
         code = _attempt(command, arguments, output)
         if not output.broken:
@@ -89,9 +89,9 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
     except DeltaEnergyError as error:
         return _say(f"Error: {error}{_notes(error)}", WRONG_USE)
     except BaseException as error:
-        if output.broken:  # whatever was made of it on the way here
+        if output.broken:  # even if it was wrapped on the way here
             return DONE
-        if hasattr(error, "format_message"):  # wrong use, by typer's own errors, whose base class it does not export
+        if hasattr(error, "format_message"):  # wrong use: typer's own errors, whose base class it does not export
             return _say_wrong_use(error)
         known = _explain(error)
         if known is not None:
@@ -105,7 +105,7 @@ def _say(text: str, code: int, style: str | None = "red") -> int:
 
 
 def _notes(error: BaseException) -> str:
-    """What was kept of a run that failed, as the place that knows it has noted."""
+    """What was kept of a failed run, from the notes of the error."""
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
@@ -120,7 +120,7 @@ def _say_wrong_use(problem: Any) -> int:
 
 
 def _explain(error: BaseException) -> str | None:
-    """A message for what is around us rather than in us: the system's refusals, and memory."""
+    """A message for failures of the system rather than our own: refusals and memory."""
     said = f"{error} {error.__cause__ or ''}".lower()
     if isinstance(error, OSError) and error.errno == errno.EAGAIN:
         return NO_THREADS
@@ -153,7 +153,7 @@ def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | None:
-    """Write the traceback to the cache folder, or to the temporary one; None if neither takes it."""
+    """Write the traceback to the cache folder or the temporary folder; None if neither works."""
     from deltaenergy.files.cache import cache_folder
 
     text = "\n".join(
@@ -181,7 +181,7 @@ def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | No
 class GuardedStream:
     """A stream that remembers its first failure instead of raising it; the rest is the stream's own.
 
-    A reader that is gone (`| head`) ends the command, where the stream carries results.
+    A reader that is gone (`| head`) ends the command if the stream carries results.
     """
 
     def __init__(self, stream: TextIO | None, *, results: bool) -> None:
@@ -230,14 +230,14 @@ class GuardedStream:
 
 @contextlib.contextmanager
 def _standard_streams() -> Iterator[GuardedStream]:
-    """Put guarded streams in place for the block, and give standard output."""
+    """Guard the streams for the block, and yield standard output."""
     _occupy_closed_descriptors()
     before = sys.stdout, sys.stderr
     output, notes = GuardedStream(sys.stdout, results=True), GuardedStream(sys.stderr, results=False)
     for stream in before:
         # Letters that the encoding lacks are written as escapes, as in \xfc.
         if hasattr(stream, "reconfigure"):
-            with contextlib.suppress(OSError, ValueError):  # it flushes, too
+            with contextlib.suppress(OSError, ValueError):  # it also flushes
                 stream.reconfigure(errors="backslashreplace")
     # Paths on standard input are in the file system's encoding, whatever is set for other text.
     if hasattr(sys.stdin, "reconfigure"):
@@ -254,7 +254,7 @@ def _standard_streams() -> Iterator[GuardedStream]:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Put the null device where 0, 1 or 2 is closed: the next file opened would be there, and get our output."""
+    """Open the null device where 0, 1 or 2 is closed: otherwise the next file opened would get our output."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -266,7 +266,7 @@ def _occupy_closed_descriptors() -> None:
 
 
 def _silence(stream: TextIO | None) -> None:
-    """Send what is left in a dead stream's buffer nowhere, so that Python does not complain of it at its end."""
+    """Drop what is left in a dead stream's buffer, so Python does not complain at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         descriptor = stream.fileno()  # type: ignore[union-attr]
         null = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Options that mean the same in every command, and what they complete to in a shell."""
+"""Options that mean the same in every command, with their shell completion."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.detector.opening import ClassNames
 
-# Counts beyond this are mistakes; seeds beyond theirs fit no generator.
+# Larger counts are mistakes; larger seeds fit no generator.
 LARGEST_COUNT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 
 
 def at_most(largest: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
-    """A callback that refuses larger numbers. A bound of typer's own would fill the help's columns with its digits."""
+    """A callback that refuses larger numbers. A bound set in typer would fill the help's columns with its digits."""
 
     def check(param: typer.CallbackParam, value: int | None) -> int | None:
         if value is not None and value > largest:
@@ -31,13 +31,13 @@ def at_most(largest: int) -> Callable[[typer.CallbackParam, int | None], int | N
     return check
 
 
-# An option that changes nothing unless it is given, and one that is a number of things.
+# An option without a default, and one that is a count.
 unset = functools.partial(typer.Option, show_default=False)
 count = functools.partial(typer.Option, min=1, callback=at_most(LARGEST_COUNT))
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Those of the names that begin like the word that is being typed; after commas, like its last part."""
+    """The names that start with the word being typed; after a comma, with its last part."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -115,7 +115,7 @@ KeepOption = Annotated[
     typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
 ]
 KnownOption = Annotated[
-    list[str] | None, unset("--id", help="Known images to set the threshold with, without --detector.")
+    list[str] | None, unset("--id", help="Known images to set the threshold with, if you have no --detector.")
 ]
 FdrOption = Annotated[
     float | None,
@@ -145,7 +145,7 @@ RayOption = Annotated[
     unset(
         "--ray",
         metavar="ADDRESS",
-        help="Run on Ray: local starts it on this machine, auto uses the one that runs here, or HOST:PORT.",
+        help="Run on Ray: local starts it on this machine, auto uses the running cluster, or HOST:PORT.",
     ),
 ]
 WorkersOption = Annotated[
@@ -161,7 +161,7 @@ def by_options(
     template: Sequence[str] | None = None,
     int8_images: str | None = None,
 ) -> str | ClassNames:
-    """What classifies: the detector, which brings all else, or class names on a model."""
+    """The detector to use, or one from class names and a model."""
     from deltaenergy.detector.opening import ClassNames
 
     if detector is None:

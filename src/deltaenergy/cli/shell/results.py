@@ -1,4 +1,4 @@
-"""Results on their way out: verdicts as a table, CSV, a file or JSON; reports; and the closing lines."""
+"""Print and write results: verdicts as a table, CSV, a file or JSON; reports; and the closing lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = None, json: bool = False) -> None:
     """Print or write verdicts: to a file or a pipe as they come; a terminal, JSON and a report need all of them.
 
-    A report is written before anything is printed: a reader of standard output that is gone must not stop it.
+    A report is written before anything is printed, so a closed standard output cannot stop it.
     """
     from deltaenergy.detector.fiftyone import names_fiftyone
     from deltaenergy.detector.score import join_parts, no_threshold
@@ -76,7 +76,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
 
 
 def close(verdicts: Scoring) -> None:
-    """The closing lines of a scoring that has ended."""
+    """Print the closing lines of a scoring run."""
     from deltaenergy.detector.adaptive import ORDER_DEPENDENT
     from deltaenergy.detector.detector import Detector
 
@@ -129,7 +129,7 @@ def _print_verdicts(whole: Verdicts, columns: Sequence[str]) -> None:
 
 
 def print_counts(counts: Counts) -> None:
-    """How many there are of each verdict, on standard error."""
+    """Print the number of each verdict on standard error."""
     unreadable = f"{counts.unreadable:,} unreadable"
     if counts.rejected is None:
         err.print(f"{counts.images:,} scored, {unreadable}.")
@@ -140,7 +140,7 @@ def print_counts(counts: Counts) -> None:
 
 
 def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
-    """What the verdicts guarantee, on standard error; in yellow where that is less than what was requested."""
+    """Print the guarantee on standard error; in yellow if it is less than requested."""
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.stats.thresholds import percent
 
@@ -162,7 +162,7 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
 
 
 def check_report(path: Path | None) -> None:
-    """Refuse a report that could not be written, before the work."""
+    """Refuse a report that could not be written, before any work."""
     from deltaenergy.report import check_report
 
     if path is not None:
@@ -196,19 +196,19 @@ def _guarantee_record(detector: Detector) -> dict[str, Any] | None:
 
 
 def threshold_words(detector: Detector) -> str:
-    """The threshold of a detector, or why there is none, as a sentence."""
+    """A sentence with the threshold of a detector, or why it has none."""
     if detector.threshold is None:
         return f"{detector.score.spec} is cross-fitted, and has no single threshold."
     return f"Threshold {detector.threshold:.6g} for {detector.score.spec}."
 
 
 def unreadable_records(unreadable: Iterable[Unreadable]) -> list[dict[str, str]]:
-    """The images that were skipped, and why, for JSON."""
+    """The skipped images and the reasons, for JSON."""
     return [{"path": image.id, "reason": image.reason} for image in unreadable]
 
 
 def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
-    """List images that were skipped, on standard error."""
+    """List skipped images on standard error."""
     if unreadable:
         err.print(f"Skipped {counted(len(unreadable), 'unreadable image')}:", style="yellow")
         for image in unreadable:
@@ -216,7 +216,7 @@ def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
 
 
 def finish(unreadable: Sequence[Unreadable]) -> None:
-    """List skipped images and leave with exit code 1 if there are any."""
+    """List skipped images and exit with code 1 if there are any."""
     report_unreadable(unreadable)
     if unreadable:
         raise typer.Exit(SOME_UNREADABLE)

@@ -1,4 +1,4 @@
-"""Which datasets lie under a data root, whether they are complete, and what to do about the others.
+"""Which datasets are under a data root, whether they are complete, and what to do about the others.
 
 Complete means: as many images as the dataset was published with, in every split or domain, and of every class.
 Files are counted, not opened.
@@ -73,7 +73,7 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
     located = dataset.locate(root)
     if located is None:
         return DatasetReport(dataset.name, dataset.title, ABSENT, dataset.missing(root))
-    # A dataset that lies in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
+    # A dataset that is in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
     source = located.source if located.source in dataset.sources else dataset.sources[0]
     by_part: Counter[str] = Counter()
     by_class: Counter[str] = Counter()
@@ -128,4 +128,4 @@ def _judge(
         sentences.append(f"{len(uneven)} classes have another number of images, the first is {uneven[0]}.")
     if all(found[part] >= count for part, count in expected.items()) and not missing:
         return DIFFERS, " ".join(sentences)
-    return PARTIAL, " ".join([*sentences, "It can be used as it is; figures will be those of a part."])
+    return PARTIAL, " ".join([*sentences, "It can be used as it is; results will be those of a part."])

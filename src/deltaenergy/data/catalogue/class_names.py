@@ -78,12 +78,11 @@ class NameList:
 
 @functools.cache
 def name_list(name: str) -> NameList:
-    """A canonical list."""
     return read_names(_FOLDER, name)
 
 
 def read_names(folder: Traversable, name: str) -> NameList:
-    """A list of a folder. One that was edited is an error: figures made with it would not be comparable."""
+    """A list of a folder. One that was edited is an error: results made with it would not be comparable."""
     hashes = cast("dict[str, str]", json.loads((folder / "hashes.json").read_text(encoding="utf-8")))
     if name not in hashes:
         raise InputError(f"Unknown name list {name!r}.{did_you_mean(name, hashes)}")
@@ -107,7 +106,6 @@ def template_ensemble(name: str) -> tuple[str, ...]:
 
 
 def list_hash(rows: Iterable[Sequence[str]]) -> str:
-    """Hash of the keys, names and superclasses of a list."""
     return hash_strings(text for row in rows for text in (*row, "")[:3])
 
 

@@ -34,7 +34,7 @@ LABELS = ("name", "key", "superclass")
 
 
 class DatasetMissingError(DeltaEnergyError):
-    """A dataset, or the split of it that was asked for, is not under the data root."""
+    """A dataset, or the split of it that was requested, is not under the data root."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Located:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset: where it lies, what its classes are called, how many images it has, and where a person gets it.
+    """A dataset: where it is, what its classes are called, how many images it has, and where a person gets it.
 
     Attributes:
         name, title: for commands and for tables.
         folders: names that its folder may bear; unless `parts` is false, also with a number after them.
-        sources: the ways in which it may lie there; the first that is there counts.
+        sources: the layouts it may have there; the first that is there counts.
         names_from: its canonical name list, None if its images have no class or any folder is a class.
         labelled: whether its images have classes at all; open sets need none.
-        base: the dataset whose images it takes, restricted to its own classes, where it has no folder of its own.
-        label_by: what `images` labels by unless told: `name`, or `superclass`.
+        base: the dataset whose images it takes, restricted to its own classes, where it has no folder itself.
+        label_by: what `images` labels by by default: `name`, or `superclass`.
         template: the single prompt used for it; `ensemble` names CLIP's list of prompts.
-        test_split: the split that figures are reported on; images of a source without splits belong to it.
+        test_split: the split that results are reported on; images of a source without splits belong to it.
         licence, obtain, paper: for people.
     """
 
@@ -88,7 +88,7 @@ class Dataset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The class names in canonical order: what a classifier is told. Superclasses stand once each."""
+        """The class names in canonical order: what a classifier is given. Superclasses occur once each."""
         texts = [self._label(entry, self.label_by) for entry in self.classes]
         return tuple(dict.fromkeys(texts)) if self.label_by == "superclass" else tuple(texts)
 
@@ -103,7 +103,7 @@ class Dataset:
         return template_ensemble(self.ensemble) if self.ensemble is not None else (self.template,)
 
     def locate(self, root: str | Path) -> Located | None:
-        """Where the dataset lies under `root`, or None."""
+        """Where the dataset is under `root`, or None."""
         for folder in self.candidates(user_path(root)):
             for source in self.sources:
                 if source.is_there(folder, self._words):
@@ -116,7 +116,7 @@ class Dataset:
         if located is None:
             raise DatasetMissingError(self.missing(root))
         for found in located.source.find(located.folder, self._words):
-            # A folder that cannot be listed may have no class of its own, and is still to be told of.
+            # A folder that cannot be listed may have no class, and is still reported.
             if found.entry is not None or found.problem is not None or not self.labelled:
                 yield found
 
@@ -127,7 +127,7 @@ class Dataset:
 
         Args:
             root: the data root.
-            split: `train`, `val` or `test`; None for all. Images that lie there without splits are its test split.
+            split: `train`, `val` or `test`; None for all. Images without splits are its test split.
             domain: one domain; None for all.
             label: `name`, `key` (what the dataset itself calls the class; unique) or `superclass`.
         """
@@ -182,22 +182,18 @@ class Dataset:
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
             return [root]
-        exact, parts = [], []
+        exact, parts, order = [], [], [_plain(folder) for folder in self.folders]
         for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is EntryKind.FOLDER):
             plain = _plain(child.name)
-            if plain in map(_plain, self.folders):
+            is_part = any(plain.removeprefix(name).isdecimal() for name in order if plain.startswith(name))
+            if plain in order:
                 exact.append(child)
-            elif self.parts and plain not in _all_folder_names() and self._is_part(plain):
+            elif self.parts and is_part and plain not in _all_folder_names():
                 parts.append(child)
-        order = [_plain(folder) for folder in self.folders]
         return sorted(exact, key=lambda child: order.index(_plain(child.name))) + parts
-
-    def _is_part(self, plain: str) -> bool:
-        return any(re.fullmatch(re.escape(_plain(folder)) + r"\d+", plain) for folder in self.folders)
 
 
 def get_dataset(name: str) -> Dataset:
-    """The dataset called `name`."""
     catalogue = _catalogue()
     wanted = name.strip().lower().replace("_", "-")
     for dataset in catalogue.values():
@@ -207,7 +203,6 @@ def get_dataset(name: str) -> Dataset:
 
 
 def list_datasets() -> list[str]:
-    """The names of all datasets, sorted."""
     return list(_catalogue())
 
 

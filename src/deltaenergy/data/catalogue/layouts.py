@@ -27,7 +27,7 @@ from deltaenergy.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class DatasetImage:
-    """An image of a dataset: where it is, and its class, split and domain as far as the layout tells.
+    """An image of a dataset: where it is, and its class, split and domain as far as the layout says.
 
     With a `problem` it is something that should be an image, or a folder of them, and cannot be read.
     """
@@ -73,7 +73,7 @@ class Layout(ABC):
 
 @dataclass(frozen=True)
 class Folders(Layout):
-    """Folders whose names tell class, domain and split; the first layout that is there counts.
+    """Folders whose names say class, domain and split; the first layout that is there counts.
 
     A layout's last part is `{class}`, or anything else where images have no class. With `class_is: index` class
     folders are numbers, counted from 0.

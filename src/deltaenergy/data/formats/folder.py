@@ -15,49 +15,44 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.file import File, LocalFile, file_at, is_folder, user_path
-from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
-from deltaenergy.data.formats.table import TABLE_EXTENSIONS
-from deltaenergy.data.formats.tar import TAR_EXTENSIONS
+from deltaenergy.data.decode import EXTENSIONS, UnreadableImage
+from deltaenergy.data.file import File, LocalFile, file_at, is_folder, reason_of, user_path
+from deltaenergy.data.formats.table import TABLE_EXTENSIONS, table_file_images
+from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed, tar_images
 from deltaenergy.data.formats.walk import EntryKind, FolderEntry, tree
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.remote.errors import Refused
 from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 
+# Files that stand for the images in them.
+CONTAINERS = TABLE_EXTENSIONS | TAR_EXTENSIONS
+# What a folder without images may contain instead.
+SHARDS = TAR_EXTENSIONS | {".parquet"}
 _BRACES = re.compile(r"\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}]*,[^{}]*))\}")
 MOST_NAMES = 1_000_000
 
 
-def path_images(
-    text: str, list_store: Callable[[Path], Iterator[ImageItem] | None], others: OtherFiles, *, alone: bool
-) -> Iterator[ImageItem]:
-    """The images of a local path or pattern; one given `alone` must be there.
+def path_images(text: str, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
+    """The images of a local path or pattern; one given `alone` must be there, a file of a list is else unreadable.
 
-    Whether it is there is looked at now, what it contains as it is gone through.
-
-    Args:
-        text: the path or pattern.
-        list_store: gives the images of a folder that is a feature store, None for other folders.
-        others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing file in a list is unreadable when its turn comes.
+    Whether it is there is checked now; what it contains is listed as it is read. `others` counts what is not an image.
     """
     path = user_path(text)
-    # A listed name with an image's suffix needs no look at the disk: opening it later tells all there is to know.
+    # A listed name with an image's suffix needs no look-up: opening it later shows what it is.
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
         return iter([ImageItem(path.as_posix(), path)])
     if is_folder(path):
-        stored = list_store(path)
-        return folder_images(str(path), tree(path), others) if stored is None else stored
+        return folder_images(str(path), tree(path), others)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
         return file_images(LocalFile(path))
     if len(names := braces(text)) > 1:
-        return chain.from_iterable([path_images(name, list_store, others, alone=True) for name in names])
+        return chain.from_iterable([path_images(name, others, alone=True) for name in names])
     if glob.has_magic(text):
         root, wild = split_pattern(path.parts)
         hidden = any(part.startswith(".") for part in wild)
@@ -66,6 +61,28 @@ def path_images(
     if alone or path.suffix.lower() in CONTAINERS:
         raise does_not_exist(path)
     return iter([ImageItem(path.as_posix(), path)])
+
+
+def file_images(file: File) -> Iterator[ImageItem]:
+    """The images of a file that was given. Raises `InputError` for an archive or table that cannot be read."""
+    if file.suffix in TABLE_EXTENSIONS:
+        return table_file_images(file)
+    if file.suffix in TAR_EXTENSIONS:
+        return tar_images(file)
+    if file.name.partition("?")[0].lower().endswith(COMPRESSED_TARS):
+        raise compressed(file)
+    return iter([ImageItem(file.name, file)])
+
+
+def found_images(file: File) -> Iterator[ImageItem]:
+    """The images of a file that was found in a folder or list; one that cannot be read is listed as unreadable."""
+    try:
+        images = file_images(file.described())
+        yield next(images)
+    except (UnreadableImage, Refused, InputError) as error:
+        yield ImageItem(file.name, None, problem=reason_of(error))
+        return
+    yield from images
 
 
 def folder_images(name: str, entries: Iterable[FolderEntry], others: OtherFiles) -> Iterator[ImageItem]:
@@ -187,7 +204,6 @@ def _is_match(name: str, pattern: str) -> bool:
 
 
 def no_images(name: str, skipped: OtherFiles) -> InputError:
-    """The error for a folder without images."""
     return InputError(f"No images in {name!r} ({skipped}). Image files end in .jpg, .png, .webp, ….")
 
 
@@ -204,8 +220,8 @@ def does_not_exist(path: Path) -> InputError:
     except OSError:
         names = []
     same = [name for name in names if name.lower() == missing.name.lower()]
-    # Names are compared without their suffix: .jpg alone makes no two names alike. Of equal stems, the one with the
-    # wanted suffix is kept.
+    # Names are compared without their suffix, which makes no two names alike. Of equal stems, the one with the wanted
+    # suffix is kept.
     names.sort(key=lambda name: (Path(name).suffix.lower() == missing.suffix.lower(), name))
     by_stem = {Path(name).stem.lower(): name for name in names}
     matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)

@@ -1,7 +1,7 @@
 """Images of a dataset of the Hugging Face Hub: a `datasets.Dataset`, known by its shape, so the library need not be
 imported.
 
-Rows are read when their image is needed. The library is asked for the encoded bytes rather than for decoded images, so
+Rows are read when their image is needed. The library gives the encoded bytes, not decoded images, so
 a damaged image is skipped like any other instead of ending the run.
 """
 

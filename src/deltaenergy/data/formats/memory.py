@@ -33,19 +33,16 @@ _SLACK = 1e-3
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_torch_data(value: Any) -> bool:
-    """Whether it is a torch Dataset or DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and isinstance(value, (data.Dataset, data.DataLoader))
 
 
 def tensor_images(tensor: Any, what: str = "images") -> list[Image.Image]:
-    """The images in a tensor."""
     array = _to_numpy(tensor, what)
     if array.ndim == 4:
         return [_to_image(one, what) for one in array]
@@ -53,7 +50,6 @@ def tensor_images(tensor: Any, what: str = "images") -> list[Image.Image]:
 
 
 def array_images(array: np.ndarray[Any, Any]) -> list[Image.Image]:
-    """The images in an array."""
     if array.ndim == 4:
         return [image for one in array for image in array_images(one)]
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):
@@ -68,7 +64,7 @@ def array_images(array: np.ndarray[Any, Any]) -> list[Image.Image]:
 
 
 def torch_images(data: Any) -> Iterator[ImageItem]:
-    """One item per image of a Dataset or DataLoader, with its label where the dataset tells it by itself."""
+    """One item per image of a Dataset or DataLoader, with its label where the dataset has it."""
     from torch.utils.data import DataLoader, IterableDataset
 
     order: Iterable[Any] | None = None
@@ -83,7 +79,7 @@ def torch_images(data: Any) -> Iterator[ImageItem]:
             yield ImageItem(f"image {i}", _content_of(element))
         return
     if not hasattr(dataset, "__len__"):
-        raise InputError(f"images is a dataset of type {type(dataset).__name__} that does not tell its length.")
+        raise InputError(f"images is a dataset of type {type(dataset).__name__} that has no length.")
     lock = threading.Lock()
     indices = range(len(dataset)) if order is None else order
     for index in indices:
@@ -142,7 +138,7 @@ def _to_numpy(tensor: Any, what: str) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(plain.cpu().numpy())
     except (TypeError, RuntimeError) as error:  # sparse, quantised, without content
-        raise InputError(f"{what} holds a tensor that cannot become a NumPy array: {error}") from error
+        raise InputError(f"{what} contains a tensor that cannot become a NumPy array: {error}") from error
 
 
 def _to_image(array: np.ndarray[Any, Any], what: str) -> Image.Image:
@@ -151,21 +147,21 @@ def _to_image(array: np.ndarray[Any, Any], what: str) -> Image.Image:
         array = array.transpose(1, 2, 0)
     elif not (array.ndim == 2 and array.dtype == np.uint8) and not (array.ndim == 3 and shape[2] in _CHANNELS):
         raise InputError(
-            f"{what} holds a tensor of shape {shape}. An image is (channels, height, width) with 1, 3 or 4 channels; "
-            "several are (N, channels, height, width)."
+            f"{what} contains a tensor of shape {shape}. An image is (channels, height, width) with 1, 3 or 4 "
+            "channels; several are (N, channels, height, width)."
         )
     if 0 in array.shape:
-        raise InputError(f"{what} holds a tensor of shape {shape}, which has no pixels.")
+        raise InputError(f"{what} contains a tensor of shape {shape}, which has no pixels.")
     if array.dtype.kind == "f":
         low, high = float(array.min()), float(array.max())
-        if not (low >= -_SLACK and high <= 1 + _SLACK):  # NaN, too
+        if not (low >= -_SLACK and high <= 1 + _SLACK):  # also for NaN
             raise InputError(
-                f"{what} holds a float tensor with values from {low:.3g} to {high:.3g}; pixels must be from 0 to 1. "
+                f"{what} contains a float tensor with values from {low:.3g} to {high:.3g}; pixels must be from 0 to 1. "
                 "Give images before they are normalised: the model brings its own preprocessing."
             )
         array = np.rint(array.clip(0, 1) * 255).astype(np.uint8)
     if array.dtype != np.uint8:
-        raise InputError(f"{what} holds a tensor of {array.dtype}; pixels are uint8, or floats from 0 to 1.")
+        raise InputError(f"{what} contains a tensor of {array.dtype}; pixels are uint8, or floats from 0 to 1.")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     return Image.fromarray(np.ascontiguousarray(array))

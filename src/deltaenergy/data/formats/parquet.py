@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.file import File, LocalFile, reason_of
 from deltaenergy.data.remote.blocks import BlockReader, RangeReader, RemoteFileReader
@@ -56,7 +57,6 @@ class ParquetCell(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it means waiting for a network."""
         return self.file.is_remote
 
     @property
@@ -165,7 +165,7 @@ def _has_bytes(kind: pa.DataType) -> bool:
 class _Position:
     """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
 
-    Whoever follows starts inside a batch, which must not have to be read again.
+    A second reader starts inside a batch, which must not have to be read again.
     """
 
     group: int
@@ -228,7 +228,6 @@ class ColumnReader:
         return position
 
     def _advance(self, position: _Position) -> None:
-        """Read the next batch."""
         try:
             array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
@@ -258,32 +257,20 @@ def _first_line(error: object) -> str:
     return (str(error).splitlines() or [""])[0][:100]
 
 
-_readers: OrderedDict[tuple[File, str], ColumnReader] = OrderedDict()
-_readers_lock = threading.Lock()
+_readers: LruCache[tuple[File, str], ColumnReader] = LruCache(_FILES)
+_opening = threading.Lock()
 
 
 def close_readers() -> None:
     """Open every table again."""
-    with _readers_lock:
-        _readers.clear()
+    _readers.clear()
 
 
 def _reader(file: File, column: str) -> ColumnReader:
     """The column of a file, open while the file does not change; the last few stay so. Raises `UnreadableImage`."""
     try:
         file = file.described()
-    except UnreadableImage as error:
-        raise UnreadableImage(f"its table cannot be read: {error}") from error
-    key = (file, column)
-    with _readers_lock:
-        reader = _readers.get(key)
-        if reader is None:
-            try:
-                reader = ColumnReader(file, column)
-            except (OSError, ValueError) as error:
-                raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error
-        _readers[key] = reader
-        _readers.move_to_end(key)
-        while len(_readers) > _FILES:
-            _readers.popitem(last=False)
-        return reader
+        with _opening:
+            return _readers.get((file, column)) or _readers.put((file, column), ColumnReader(file, column))
+    except (UnreadableImage, OSError, ValueError) as error:
+        raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error

@@ -113,11 +113,9 @@ def table_images(table: Any) -> Iterator[ImageItem]:
 
 
 def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None]:
-    """Of each group of names the values of the first column that is called so; None where there is none.
+    """Of each group of names, whatever their case, the values of the first column that has one; None without one.
 
-    Args:
-        source: a table file, or a pyarrow, pandas or polars table.
-        wanted: names of each column, whatever their case.
+    `source` is a table file, or a pyarrow, pandas or polars table.
     """
     if is_table(source):
         return _columns(_in_memory(source), wanted)
@@ -158,7 +156,6 @@ def optional_text(value: Any) -> str | None:
 
 
 def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterator[ImageItem]:
-    """The images whose paths or URLs are in a column."""
     column = find_column(table.columns, PATH_COLUMNS)
     if column is None:
         raise InputError(
@@ -191,7 +188,6 @@ def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterato
 
 
 def _contained(table: _Table, what: str, file: File) -> Iterator[ImageItem]:
-    """The images in a column of a Parquet file."""
     assert table.images is not None
     if not table.count:
         raise InputError(f"{what} has no rows.")
@@ -295,7 +291,7 @@ def _jsonl(file: File) -> _Table:
         for record in records():
             if isinstance(record, _BadRow):
                 yield record
-            else:  # every line may have columns of its own
+            else:  # every line may have other columns
                 found = (find_column(record, known) for known in wanted)
                 yield [None if name is None else record[name] for name in found]
 

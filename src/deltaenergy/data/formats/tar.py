@@ -8,21 +8,20 @@ archive must not be compressed; nothing is ever unpacked to disk.
 
 Headers are between the images, and each is found only by the one before. So at a URL, to list an archive is to read
 through it, except for blocks without a header. What was found there is kept, packed, up to 64 MiB in all: about four
-million images. Whoever goes over more archives than that lists some of them again each time.
+million images. With more archives than that, all are listed again each time.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-import random
 import tarfile
-import threading
 import zlib
 from array import array
 from collections.abc import Iterator
 from typing import IO
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.data.decode import EXTENSIONS, UnreadableImage
 from deltaenergy.data.file import File, RemoteFile, Slice, reason_of
 from deltaenergy.data.formats.tar_headers import Member, TarHeaders
@@ -36,17 +35,21 @@ _LABEL_KEYS = ("label", "class", "cls")
 # Larger annotation files are not labels.
 _MAX_LABEL_BYTES = 1 << 20
 _OUT_OF_REACH = 1 << 60
+# Packed lists of archives at URLs, 64 MB of them.
+LISTS: LruCache[RemoteFile, bytes] = LruCache(64 << 20, len)
 
 
 def tar_images(file: File) -> Iterator[ImageItem]:
     """The images of an archive, in its order; one more, unreadable, stands for a damaged rest."""
     try:
         file = file.described()
-        contents = _lists.get(file) if isinstance(file, RemoteFile) else None
-        if contents is None:
+        if not isinstance(file, RemoteFile):
             contents = TarContents(file)
-            if isinstance(file, RemoteFile):
-                _lists.put(file, contents)
+        elif (packed := LISTS.get(file)) is not None:
+            contents = TarContents.unpacked(packed)
+        else:
+            contents = TarContents(file)
+            LISTS.put(file, contents.packed())
     except (UnreadableImage, OSError) as error:
         raise InputError(f"The archive {file.name!r} cannot be read: {reason_of(error)}.") from error
     yield from contents.images(file)
@@ -89,7 +92,6 @@ class TarContents:
             raise InputError(f"The archive {file.name!r} contains no image.")
 
     def images(self, file: File) -> Iterator[ImageItem]:
-        """The images in order; one more, unreadable, stands for a damaged rest."""
         for name, offset, size in zip(self.names, self.offsets, self.sizes):
             label = self.labels.get(_sample(name))
             if size >= 0:
@@ -106,7 +108,6 @@ class TarContents:
 
     @classmethod
     def unpacked(cls, data: bytes) -> TarContents:
-        """What `packed` made small."""
         contents = cls.__new__(cls)
         contents.damage, contents.names, offsets, sizes, contents.labels = json.loads(zlib.decompress(data))
         contents.offsets, contents.sizes = array("q", offsets), array("q", sizes)
@@ -125,42 +126,6 @@ class TarContents:
             label = text or None if suffix == ".cls" else _json_label(text)
             if label is not None:
                 self.labels[_sample(member.name)] = label
-
-
-class TarLists:
-    """Lists of archives at URLs, packed. What makes room is drawn at random: whoever goes over more than fits, again
-    and again from the first, would never find one if the oldest had to go.
-    """
-
-    def __init__(self, kept_bytes: int = 64 << 20) -> None:
-        self._kept_bytes = kept_bytes
-        self._lock = threading.Lock()
-        self._lists: dict[RemoteFile, bytes] = {}
-
-    def get(self, file: RemoteFile) -> TarContents | None:
-        """What an archive contains, if that is known."""
-        with self._lock:
-            packed = self._lists.get(file)
-        return None if packed is None else TarContents.unpacked(packed)
-
-    def put(self, file: RemoteFile, contents: TarContents) -> None:
-        """Keep it."""
-        packed = contents.packed()
-        with self._lock:
-            total = sum(map(len, self._lists.values())) + len(packed)
-            while total > self._kept_bytes and self._lists:
-                total -= len(self._lists.pop(random.choice(list(self._lists))))
-            if total <= self._kept_bytes:
-                self._lists[file] = packed
-
-
-def use_lists(lists: TarLists | None = None) -> None:
-    """List every archive again."""
-    global _lists
-    _lists = lists or TarLists()
-
-
-_lists = TarLists()
 
 
 def _json_label(text: str) -> str | None:

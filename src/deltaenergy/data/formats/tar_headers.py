@@ -1,8 +1,8 @@
-"""The members of an uncompressed tar archive, from its headers alone.
+"""The members of an uncompressed tar archive, from its headers.
 
-Python's tarfile takes 30 to 80 µs a member, which is minutes for a million. Headers of the common kinds (POSIX and GNU,
-plain, with a pax header before, or with a long name) are read here, in about a fifth of that. At the first header that
-is not plainly one of these, tarfile goes on from the same place: it alone judges what is rare, damaged, or the end.
+Python's tarfile takes 30 to 80 µs per member, which is minutes for a million. Headers of the common kinds (POSIX and
+GNU, plain, with a pax header before, or with a long name) are read here, in about a fifth of that. At the first header
+that is not plainly one of these, tarfile continues from there: only it decides what is rare, damaged, or the end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LONG = rb"(?:[0-7]{11}[ \0]|\0{12})"
 _NUMBERS = re.compile(_SHORT * 3 + rb"([0-7]{11})[ \0]" + _LONG + rb"([0-7]{6})(?:\0 | \0)([\x000-6xL])")
 _DEVICES = re.compile(_SHORT * 2)
 _RECORD = re.compile(rb"(\d{1,5}) ([^=]+)=")
-# Records of a pax header that tell where a member begins, how large it is or how it is called, otherwise than plainly.
+# Records of a pax header that say where a member starts, how large it is or how it is called, otherwise than plainly.
 _RARE = (b"GNU.", b"hdrcharset")
 _FILES, _FOLDER, _PAX, _LONG_NAME = (b"0", b"\0"), b"5", b"x", b"L"
 
 
 class Member(NamedTuple):
-    """One entry of an archive: `plain` for a file whose bytes stand in one piece at `offset`."""
+    """One entry of an archive: `plain` for a file whose bytes are in one piece at `offset`."""
 
     name: str
     plain: bool
@@ -71,7 +71,7 @@ class TarHeaders:
         yield from self._by_tarfile(offset)
 
     def _plain_member(self, offset: int) -> tuple[Member, int]:
-        """The member whose first header stands at `offset`, and where the next one is."""
+        """The member whose first header is at `offset`, and where the next one is."""
         name, prefix, size, kind = self._header(offset)
         told: dict[bytes, bytes] = {}
         if kind in (_PAX, _LONG_NAME):
@@ -99,7 +99,6 @@ class TarHeaders:
         return member, data + _blocks(size) if plain else data
 
     def _header(self, offset: int) -> tuple[bytes, bytes, int, bytes]:
-        """Name, prefix, size and kind that a header tells."""
         self.file.seek(offset)
         block = self.file.read(_BLOCK)
         numbers = _NUMBERS.match(block, 100)
@@ -112,7 +111,6 @@ class TarHeaders:
         return block[:100].partition(b"\0")[0], block[345:500].partition(b"\0")[0], int(size, 8), kind
 
     def _by_tarfile(self, start: int) -> Iterator[Member]:
-        """The members from `start` on."""
         self.file.seek(start)
         end = -1
         # tarfile's parsers raise more than its own errors for damaged headers.
@@ -126,7 +124,7 @@ class TarHeaders:
         with archive:
             try:
                 for member in archive:
-                    # A damaged length can lead backwards, and tarfile would read the same members for ever.
+                    # A damaged length can lead backwards, and tarfile would read the same members forever.
                     if member.offset <= end:
                         self.damage = f"a header leads back to byte {member.offset}"
                         return
@@ -143,7 +141,7 @@ class TarHeaders:
 
 
 class _Pieces:
-    """A file as tarfile reads it for headers alone: in small pieces."""
+    """A file as tarfile reads it for headers: in small pieces."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.tell, self.seek = file, file.tell, file.seek
@@ -155,12 +153,12 @@ class _Pieces:
 
 
 def _blocks(size: int) -> int:
-    """So many bytes, filled up to whole blocks."""
+    """The number of bytes, rounded up to whole blocks."""
     return -(-size // _BLOCK) * _BLOCK
 
 
 def _pax_records(body: bytes) -> dict[bytes, bytes]:
-    """Name and size, where a pax header tells them; it must consist of whole records."""
+    """Name and size, where a pax header has them; it must consist of whole records."""
     told: dict[bytes, bytes] = {}
     position = 0
     while position < len(body):

@@ -8,7 +8,6 @@ pipe, a folder without permission) is given with the reason, so it is listed as 
 from __future__ import annotations
 
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -53,7 +52,6 @@ class FolderEntry:
 
     @property
     def path(self) -> Path:
-        """Where a local one is."""
         assert isinstance(self.file, LocalFile)
         return self.file.path
 
@@ -68,7 +66,6 @@ class FolderEntry:
         return self.kind is EntryKind.IMAGE or self.problem is not None
 
     def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
-        """The entry as an image, or as one that cannot be read."""
         return ImageItem(self.file.name, self.file, label, domain, self.problem)
 
 
@@ -87,13 +84,8 @@ def tree(
     """Everything below `folder`, each folder before what is in it.
 
     A link to a folder that is being walked is not followed, and nothing is lost by that. A folder that cannot be
-    listed comes once more, as CLOSED.
-
-    Args:
-        folder: where to begin. If it cannot be listed, that is an `InputError`; without `strict` it is the one entry.
-        strict: see `folder`.
-        hidden: whether names that begin with a dot are given.
-        enter: whether to look into a folder, by its parts.
+    listed comes once more, as CLOSED; the first one is an `InputError` if `strict`. Names that begin with a dot are
+    given if `hidden`; `enter` says by its parts whether to look into a folder.
     """
     first = list_folder(folder, hidden=hidden) if strict else list_or_problem(folder, hidden=hidden)
     followed: Counter[Path] = Counter()
@@ -130,7 +122,7 @@ def list_folder(folder: Path, *, hidden: bool = False) -> list[FolderEntry]:
 
 
 def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
-    """The entries of `folder`, whose own parts these are; if it cannot be listed, that alone."""
+    """The entries of `folder`, whose own parts these are; if it cannot be listed, only that."""
     try:
         return _list(folder, parts, hidden)
     except OSError as error:
@@ -139,7 +131,6 @@ def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool =
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name counts as an image."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS  # noqa: PTH122 (a Path per name is slow)
 
 
@@ -164,20 +155,14 @@ def _list(folder: Path, parts: tuple[str, ...], hidden: bool) -> list[FolderEntr
 def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
     problem, linked = None, entry.is_symlink()
     try:
-        if not linked and entry.is_dir(follow_symlinks=False):
+        if entry.is_dir():
             kind = EntryKind.FOLDER
-        elif not linked and entry.is_file(follow_symlinks=False):
+        elif entry.is_file():
             kind = _kind_of_file(path)
         else:
-            mode = os.stat(path).st_mode  # noqa: PTH116
-            if stat.S_ISDIR(mode):
-                kind = EntryKind.FOLDER
-            elif stat.S_ISREG(mode):
-                kind = _kind_of_file(path)
-            elif is_image_name(path.name):
+            mode, kind = os.stat(path).st_mode, EntryKind.OTHER  # noqa: PTH116 (an error for a link that leads nowhere)
+            if is_image_name(path.name):
                 kind, problem = EntryKind.UNREADABLE, what_it_is(mode)
-            else:
-                kind = EntryKind.OTHER
     except OSError as error:
         kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
         problem = why_not_reached(path, error)

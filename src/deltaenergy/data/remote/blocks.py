@@ -1,7 +1,7 @@
 """Large objects read through blocks of some megabytes that all threads of the process share.
 
 Images in an archive are small and next to each other, and threads ask for them nearly in order. So what is fetched are
-blocks of 4 MiB, each once: whoever asks while one is on its way waits for it, and the last ones are kept, up to 64 MiB.
+blocks of 4 MiB, each once: a thread that needs one on its way waits for it, and the last ones are kept, up to 64 MiB.
 While an object is read in a row, further blocks are requested ahead, several at a time, since most of a request is
 waiting. How many depends on how much was read in a row: what is fetched in vain, where reading ends in the middle, is
 at most an eighth.
@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.data.remote.client import RemoteObject, get_range
 from deltaenergy.data.remote.errors import Changed, Refused
 
@@ -32,13 +33,7 @@ _Key = tuple[RemoteObject, int, int]
 
 
 class BlockCache:
-    """The blocks that are there or on their way, the last ones used last.
-
-    Args:
-        fetch: what requests the bytes of an object from a start to an end.
-        block_bytes: the size of a block.
-        kept_bytes: how much is kept of those that are there.
-    """
+    """The blocks of `block_bytes` that are there, up to `kept_bytes`, or on their way, the last ones used last."""
 
     def __init__(
         self,
@@ -106,7 +101,7 @@ class BlockReader:
 
     def __init__(self, of: RemoteObject, caution: int = _CAUTION) -> None:
         if of.size is None:
-            raise Refused(of.url, "its server does not tell its size")
+            raise Refused(of.url, "its server does not send its size")
         self.of, self.size, self._caution = of, of.size, caution
         self._lock = threading.Lock()
         self._last, self._run = -1, 0
@@ -156,7 +151,7 @@ class RangeReader:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
-        if self.size <= _cache.block_bytes:  # whoever reads the images will need all of it
+        if self.size <= _cache.block_bytes:  # all of it will be needed for the images
             return self._blocks.read(start, end)
         cache, pieces, end = _cache, [], min(end, self.size)
         while start < end:
@@ -190,7 +185,6 @@ class RangeFile(io.RawIOBase):
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere; behind the end there are no bytes."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
         if start + offset < 0:
             raise OSError("seek before the beginning of the file")
@@ -221,23 +215,16 @@ class RemoteFileReader(RangeFile):
 
 def shared_reader(of: RemoteObject) -> BlockReader:
     """The reader that all who read images from this object share; the last ones are kept."""
-    with _readers_lock:
-        reader = _readers[of] = _readers.get(of) or BlockReader(of)
-        _readers.move_to_end(of)
-        while len(_readers) > _READERS:
-            _readers.popitem(last=False)
-        return reader
+    return _readers.get(of) or _readers.put(of, BlockReader(of))
 
 
 def use_cache(cache: BlockCache | None = None) -> None:
-    """Begin again, as after a fork: requests that were on their way belong to the other process."""
-    global _cache, _readers_lock
-    _cache, _readers_lock = cache or BlockCache(), threading.Lock()
-    _readers.clear()
+    """Start again, as after a fork: requests that were on their way belong to the other process."""
+    global _cache, _readers
+    _cache, _readers = cache or BlockCache(), LruCache(_READERS)
 
 
 _cache = BlockCache()
-_readers: OrderedDict[RemoteObject, BlockReader] = OrderedDict()
-_readers_lock = threading.Lock()
+_readers: LruCache[RemoteObject, BlockReader] = LruCache(_READERS)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=use_cache)

@@ -46,7 +46,9 @@ def open_bucket(scheme: str, name: str, limits: RequestLimits) -> ObjectStore:
         if scheme == "s3":
             return S3Store(name, credential_provider=_aws_credentials(), disable_bulk_delete=True, **settings)
         if scheme == "gs":
-            return GCSStore(name, **settings, **_google_emulator())
+            if host := os.environ.get("STORAGE_EMULATOR_HOST"):
+                settings |= {"base_url": host if "://" in host else f"http://{host}", "bearer_token": "emulator"}
+            return GCSStore(name, **settings)
         return AzureStore(name, **settings, **_azure_connection())
     except UnreachableError:
         raise
@@ -70,14 +72,6 @@ def _aws_credentials() -> Any:
     if os.environ.get("AWS_PROFILE") or shared:
         raise UnreachableError("AWS profiles and shared credentials need an extra: pip install 'deltaenergy[aws]'.")
     return None
-
-
-def _google_emulator() -> dict[str, Any]:
-    """Where a server is that imitates Google's."""
-    host = os.environ.get("STORAGE_EMULATOR_HOST")
-    if not host:
-        return {}
-    return {"base_url": host if "://" in host else f"http://{host}", "bearer_token": "emulator"}
 
 
 def _azure_connection() -> dict[str, Any]:

@@ -3,7 +3,7 @@
     s3://bucket/a.jpg    gs://bucket/a.jpg    az://container/a.jpg    https://host/a.jpg
 
 Object stores are read through obstore, which tries again what may pass; the web is `web.py`'s business. A request ends
-in what was asked for, in `Refused` if this object is at fault, or in `UnreachableError` if its bucket or server is.
+in what was requested, in `Refused` if this object is at fault, or in `UnreachableError` if its bucket or server is.
 Only `Missing` means that nothing is there: whatever else a store refuses, such as 403, may well be there.
 
 Nothing is written to disk.
@@ -45,7 +45,7 @@ _CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "Toke
                      "AuthenticationFailed", "NoAuthenticationInformation", "AuthorizationFailure",
                      "AccountIsDisabled", "PublicAccessNotPermitted"}  # fmt: skip
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
-# How obstore's errors begin that come from whom it asked for credentials, such as the machine it runs on.
+# How obstore's errors begin that come from the source of credentials, such as the machine it runs on.
 _NO_CREDENTIALS = re.compile(r"Error performing (token request|[A-Z]+ https?://(169\.254\.|\[?fd00:ec2|sts\.))")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -100,7 +100,7 @@ def get(url: str, limit: int) -> bytes:
 def get_range(of: RemoteObject, start: int, end: int) -> bytes:
     """The bytes from `start` to `end`, which must be inside the object; `Changed` if it is another one now."""
     if of.size is None:
-        raise Refused(of.url, "its server does not tell its size")
+        raise Refused(of.url, "its server does not send its size")
     if is_web(of.url):
         data = _connections.web.get_range(of.url, of.size, of.version or "", start, end)
     else:
@@ -120,13 +120,8 @@ def list_objects(folder: str) -> Iterator[RemoteObject]:
 
 
 def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str | None:
-    """Write an object, whole or not at all, and return its version; None if a condition was not met.
-
-    Args:
-        url: where.
-        data: its bytes.
-        if_absent: only if nothing is there.
-        if_match: only if the object there has this version.
+    """Write an object, whole or not at all, and return its version; None if a condition was not met: that nothing is
+    there, or an object with the version `if_match`.
     """
 
     def write(store: ObjectStore, key: str) -> str | None:
@@ -162,13 +157,7 @@ def delete(url: str) -> None:
 
 
 class Connections:
-    """The buckets and web servers that are being read.
-
-    Args:
-        limits: how often and how long they are asked.
-        opener: what opens a bucket, by its scheme and name.
-        sleep: what waits between two attempts on the web.
-    """
+    """The buckets, which `opener` opens by scheme and name, and web servers that are being read."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What may go wrong with a request: for this object alone, or for everything there.
+"""What may go wrong with a request: for this object only, or for everything there.
 
 A `Refused` says something about one object: nothing is there, it may not be read, it changed. An `UnreachableError`
 says something about its bucket or server, and ends the run: a lost store is never a million unreadable images.
@@ -41,7 +41,7 @@ class RequestLimits:
 
 
 class Refused(OSError):
-    """The server answered, and did not give what was asked for; `reason` is half a sentence about the object."""
+    """The server answered, and did not give what was requested; `reason` is half a sentence about the object."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{url}: {reason}")

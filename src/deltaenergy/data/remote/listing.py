@@ -9,13 +9,22 @@ names, sizes and tags are read.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS
 from deltaenergy.data.file import RemoteFile
-from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
-from deltaenergy.data.formats.folder import braces, class_folder_images, folder_images, matching_images, split_pattern
+from deltaenergy.data.formats.folder import (
+    CONTAINERS,
+    SHARDS,
+    braces,
+    class_folder_images,
+    file_images,
+    folder_images,
+    found_images,
+    matching_images,
+    split_pattern,
+)
 from deltaenergy.data.formats.tar import COMPRESSED_TARS, compressed
 from deltaenergy.data.formats.walk import EntryKind, FolderEntry
 from deltaenergy.data.items import ImageItem
@@ -25,28 +34,21 @@ from deltaenergy.data.remote.url import checked_url, is_web, scheme_of, suffix_o
 from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 
-ListStore = Callable[[str], Iterator[ImageItem] | None]
-
 LIST_EXTENSIONS = frozenset({".txt"})
 # A hundred bytes per URL: longer lists are better kept as tables.
 _MOST_LIST_BYTES = 1 << 28
 
 
-def url_images(given: str, list_store: ListStore, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
+def url_images(given: str, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
     """The images that a URL stands for, in a stable order; one given `alone` must be there.
 
-    What is wrong with the URL itself is an error now; the store is asked when the first image is needed.
-
-    Args:
-        given: the URL.
-        list_store: gives the images of a folder that is a feature store, None for other folders.
-        others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing image in a list is unreadable when its turn comes.
+    What is wrong with the URL itself is an error now; the store is asked when the first image is needed. `others`
+    counts files in folders that are not images.
     """
     url = checked_url(given)
     if len(names := braces(url)) > 1 and (alone or suffix_of(url) not in EXTENSIONS):
-        return _each(url, names, list_store, others)
-    return _images_at(url, list_store, others, alone)
+        return _each(url, names, others)
+    return _images_at(url, others, alone)
 
 
 def remote_folders(given: str, domains: bool) -> list[ImageItem]:
@@ -57,10 +59,10 @@ def remote_folders(given: str, domains: bool) -> list[ImageItem]:
     return class_folder_images(url, _below(url), domains)
 
 
-def _each(url: str, names: list[str], list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
+def _each(url: str, names: list[str], others: OtherFiles) -> Iterator[ImageItem]:
     """The images of every name that braces stand for, once all are known to be there; a name may have braces itself."""
     if _refusal(url) is None:
-        yield from _images_at(url, list_store, others, True)
+        yield from _images_at(url, others, True)
         return
     plain = [name for name in names if not glob.has_magic(name) and not name.endswith("/")]
     with ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="look") as pool:
@@ -68,7 +70,7 @@ def _each(url: str, names: list[str], list_store: ListStore, others: OtherFiles)
             if refused is not None:
                 raise InputError(f"{refused}. It is one of {len(names)} that {url} stands for.")
     for name in names:
-        yield from _images_at(name, list_store, others, True)
+        yield from _images_at(name, others, True)
 
 
 def _refusal(url: str) -> Refused | None:
@@ -80,7 +82,7 @@ def _refusal(url: str) -> Refused | None:
     return None
 
 
-def _images_at(url: str, list_store: ListStore, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
+def _images_at(url: str, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
     """The images at a URL without braces."""
     suffix, is_pattern = suffix_of(url), not is_web(url) and glob.has_magic(url)
     if url.partition("?")[0].lower().endswith(COMPRESSED_TARS):
@@ -94,8 +96,8 @@ def _images_at(url: str, list_store: ListStore, others: OtherFiles, alone: bool)
     if is_pattern:
         return _matching(url, others)
     if not is_web(url) and (suffix not in EXTENSIONS or url.endswith("/")):
-        return _from_folder(url, list_store, others)
-    return _from_image(url, list_store, others) if alone else iter([ImageItem(url, RemoteFile(url))])
+        return _from_folder(url, others)
+    return _from_image(url, others) if alone else iter([ImageItem(url, RemoteFile(url))])
 
 
 def _from_file(url: str) -> Iterator[ImageItem]:
@@ -104,7 +106,7 @@ def _from_file(url: str) -> Iterator[ImageItem]:
     yield from file_images(file)
 
 
-def _from_image(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
+def _from_image(url: str, others: OtherFiles) -> Iterator[ImageItem]:
     """An image that must be there, or a folder of its name."""
     file = None
     with explained():
@@ -113,12 +115,11 @@ def _from_image(url: str, list_store: ListStore, others: OtherFiles) -> Iterator
         except Missing as missing:
             if not missing.is_folder:
                 raise
-    yield from _from_folder(url, list_store, others) if file is None else [ImageItem(url, file)]
+    yield from _from_folder(url, others) if file is None else [ImageItem(url, file)]
 
 
-def _from_folder(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
-    stored = list_store(url)
-    yield from folder_images(url, _below(url), others) if stored is None else stored
+def _from_folder(url: str, others: OtherFiles) -> Iterator[ImageItem]:
+    yield from folder_images(url, _below(url), others)
 
 
 def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:

@@ -1,7 +1,7 @@
 """Files on web servers, over HTTP: whole, or in parts of one version.
 
 Time-outs, lost connections, answers that break off and the statuses 408, 425, 429, 500, 502, 503 and 504 are tried
-again, a few times, after waits that double and are drawn at random, so many workers do not come back all at once.
+again, a few times, after waits that double and are drawn at random, so workers do not come back all at once.
 Everything else is reported at once.
 
 A server is asked with GET only, and the answer is left early where its head is enough: servers of photos refuse HEAD.
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 class Web:
-    """Web servers, and when each last gave what was asked for. Connections do not survive a fork."""
+    """Web servers, and when each last gave what was requested. Connections do not survive a fork."""
 
     def __init__(self, limits: RequestLimits, sleep: Callable[[float], object] = time.sleep) -> None:
         self._limits, self._sleep = limits, sleep
@@ -39,7 +39,7 @@ class Web:
         self._clients: dict[int, httpx2.Client] = {}
 
     def head(self, url: str) -> tuple[int | None, str]:
-        """A file's size, if its server tells it, and its version: its tag, or else its date."""
+        """A file's size, if its server sends it, and its version: its tag, or else its date."""
 
         def read(answer: httpx2.Response) -> tuple[int | None, str]:
             size = answer.headers.get("Content-Length", "")
@@ -106,13 +106,13 @@ class Web:
                     raise _refusal(url, failure) from error
                 why, cause = f"the server answers with status {failure}", error
             except httpx2.TransportError as error:
-                why, cause, failure = _why(error, answered), error, 0
+                why, cause, failure = "its bytes break off" if answered else first_line(error), error, 0
+                if isinstance(error, httpx2.TimeoutException):
+                    why = "it does not answer in time"
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # too many redirects, a URL that cannot be asked
                 raise Refused(url, f"cannot be read: {first_line(error)}") from error
-            is_last = attempt + 1 == self._limits.attempts or time.monotonic() - began > self._limits.most_seconds
-            if is_last:
-                alone = answered or failure == 500
-                raise self._given_up(url, why, waited, alone=alone) from cause
+            if attempt + 1 == self._limits.attempts or time.monotonic() - began > self._limits.most_seconds:
+                raise self._given_up(url, why, waited, alone=answered or failure == 500) from cause
             waited = time.monotonic()
             self._sleep(self._limits.first_wait * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("the last attempt returns or raises")
@@ -145,14 +145,6 @@ def _refusal(url: str, status: int) -> Refused:
     if status == 416:  # it became shorter
         return Changed(url)
     return Refused(url, f"cannot be read: the server answers with status {status}")
-
-
-def _why(error: httpx2.TransportError, answered: bool) -> str:
-    import httpx2
-
-    if isinstance(error, httpx2.TimeoutException):
-        return "it does not answer in time"
-    return "its bytes break off" if answered else first_line(error)
 
 
 def _version(answer: httpx2.Response) -> str:

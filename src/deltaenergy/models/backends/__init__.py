@@ -1,13 +1,13 @@
 """Where an image tower runs: `backend` and `precision` of `load_model`.
 
     torch      fp32; on a GPU fp16 and bf16          eager torch, with gradients and learned tokens
-               int8                                  CPU; transformers, each token with a range of its own
+               int8                                  CPU; transformers, each token with its own range
     openvino   fp32, int8                            CPU; extra `openvino`
     onnx       fp32                                  CPU; extra `onnx`
     compile    fp32, fp16, bf16                      GPU; torch.compile
 
-All but plain torch give a model of its own, with a fingerprint of its own: `<fingerprint>+<backend>-<precision>`, for
-int8 on OpenVINO with a hash of the calibration images.
+All but plain torch give a model with its own fingerprint: `<fingerprint>+<backend>-<precision>`, for int8 on OpenVINO
+with a hash of the calibration images.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
-from deltaenergy.models.backends.base import BackendModel, CompiledEngine
-from deltaenergy.models.backends.exports import opened_export
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean, first_line
+from deltaenergy.models.backends.base import BackendModel, CompiledEngine, opened_export
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
 
@@ -34,7 +33,7 @@ ON_CPU = ("openvino", "onnx")
 def check_backend(
     backend: str, precision: str, calibration_images: Any = None, device: torch.device | None = None
 ) -> None:
-    """Raise `InputError` for a backend or precision that there is not, or that do not go together, or with a device."""
+    """Raise `InputError` for an unknown backend or precision, or an invalid combination with the device."""
     if backend not in PRECISIONS:
         raise InputError(f"Unknown `backend` {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
     every = sorted({one for known in PRECISIONS.values() for one in known} | {"auto"})
@@ -47,9 +46,7 @@ def check_backend(
             f"{precision} runs on {' or '.join(others)}."
         )
     if calibration_images is not None and (backend, precision) != ("openvino", "int8"):
-        raise InputError(
-            "`calibration_images` are only for the backend openvino in int8: nothing else sets ranges on images."
-        )
+        raise InputError("`calibration_images` are only for the backend openvino in int8.")
     if device is None:
         return
     if backend in ON_CPU and device.type != "cpu":
@@ -75,11 +72,11 @@ def on_backend(
     """The model with its image tower on `backend`.
 
     Args:
-        model: on torch, on the device and in the precision wanted, but for int8.
+        model: on torch, on the device and in the precision wanted, except int8.
         backend: see above.
         precision: see above; not "auto".
-        calibration_images: what 8-bit ranges are set on.
-        calibration: the hash of an earlier calibration, whose export is to be found in the cache.
+        calibration_images: images to set 8-bit ranges with.
+        calibration: the hash of an earlier calibration, whose export is in the cache.
     """
     tag = f"{backend}-{precision}"
     if backend == "torch" and precision == "int8":
@@ -103,9 +100,8 @@ def on_backend(
     except (DeltaEnergyError, OSError, MemoryError):
         raise
     except Exception as error:  # exporters fail in many ways
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"The image tower of {model.name!r} cannot be run on the backend {backend!r} ({reason[:300]}). "
+            f"The image encoder of {model.name!r} cannot run on the backend {backend!r} ({first_line(error)[:300]}). "
             "Use `backend='torch'`."
         ) from error
 
@@ -132,22 +128,22 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
     engine = opened_export(f"{model.fingerprint}+{tag}", make if makeable else None, OpenVinoEngine)
     if engine is None:
         raise ArtifactError(
-            f"The 8-bit tower of {model.name!r} that this was made with is no longer in the cache. Make it again from "
-            "the same images (`calibration_images`), or calibrate the detector again."
+            f"The 8-bit encoder of {model.name!r} is no longer in the cache. Make it again from the same images "
+            "(`calibration_images`), or recalibrate the detector."
         )
     return engine
 
 
 def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[CalibrationPixels | None, str]:
-    """Pixels to set ranges on, and what names them: their hash, and the version of the quantiser."""
+    """Pixels to set ranges with, and their id: a hash of them and of the quantiser's version."""
     from deltaenergy.models.backends.openvino import calibration_pixels, quantiser_version
 
     if known is not None:
         return None, known
     if images is None:
         raise InputError(
-            "`precision='int8'` on OpenVINO sets its ranges on images like those that the model will see: give a few "
-            "hundred as `calibration_images`."
+            "`precision='int8'` on OpenVINO needs images to set its ranges with: pass a few hundred that look like "
+            "yours as `calibration_images`."
         )
     pixels = calibration_pixels(model, images)
     named = f"{pixels.digest} nncf {quantiser_version()}"

@@ -1,29 +1,40 @@
-"""A model whose image tower runs outside eager torch: what such an engine is, and the model around it.
+"""A model whose image tower runs outside eager torch: the engine, and the model around it.
 
-The tower is exported from the torch module as one graph, pixels -> (image features, patch features). Texts stay in
-torch: they are encoded once per class list, so that nothing is gained there.
+The tower is exported from the torch module as one graph, pixels -> (image features, patch features). Text stays in
+torch: it is encoded once per class list, so there is nothing to gain.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import tempfile
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from deltaenergy.errors import InputError
+from deltaenergy.files import hash_strings
+from deltaenergy.files.atomic import sync_file, sync_folder, temporary_folder
+from deltaenergy.files.cache import cache_folder
 from deltaenergy.models.base import TowerModel
+
+FORMAT = "deltaenergy export 1"
+Opened = TypeVar("Opened")
 
 
 class ImageTower(nn.Module):
-    """A model's image tower as a module: pixels -> unit image features, and unit patch features if asked for."""
+    """A model's image tower as a module: pixels -> unit image features, and unit patch features on request."""
 
     def __init__(self, model: TowerModel, *, patches: bool) -> None:
         super().__init__()
-        # Its weights must be known to the exporter as weights; the model itself is no module.
+        # The exporter must see its weights as weights; the model itself is not a module.
         for name, value in vars(model).items():
             if isinstance(value, nn.Module):
                 self.add_module(name, value)
@@ -31,7 +42,7 @@ class ImageTower(nn.Module):
         self.patches = patches
 
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """(B, 3, side, side) -> (B, D), and (B, P, D) if asked for."""
+        """(B, 3, side, side) -> (B, D), and (B, P, D) on request."""
         model: Any = self.model
         return tuple(model.image_and_patch_features(pixels)) if self.patches else (model.image_features(pixels),)
 
@@ -41,7 +52,7 @@ class TowerEngine(ABC):
 
     @abstractmethod
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) if asked for."""
+        """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) on request."""
 
 
 class CompiledEngine(TowerEngine):
@@ -59,7 +70,7 @@ class CompiledEngine(TowerEngine):
 
 
 class BackendModel(TowerModel):
-    """`base` with its image tower on another backend, and with a fingerprint that says so.
+    """`base` with its image tower on another backend, and its own fingerprint.
 
     No gradients pass through the tower, and no learned tokens can be put into it.
     """
@@ -72,14 +83,14 @@ class BackendModel(TowerModel):
         self.text, self.preprocessing = base.text, base.preprocessing
         self.backend, self._precision = backend, precision
         self.fingerprint = f"{base.fingerprint}+{tag}"
-        self.closed = f"runs on the backend {backend!r}, where it is closed. Load it with `backend='torch'`"
+        self.closed = f"runs on the backend {backend!r}, which has no gradients. Load it with `backend='torch'`"
         if backend == "torch":
-            self.closed = "runs in 8 bits, where it is closed. Load it with `precision='fp32'`"
+            self.closed = "runs in 8 bits, which has no gradients. Load it with `precision='fp32'`"
         self.why_no_vision = self.closed
 
     @property
     def precision(self) -> str:
-        """Of the image tower; the text tower computes in `dtype`."""
+        """Precision of the image tower; the text tower computes in `dtype`."""
         return self._precision
 
     def describe(self) -> dict[str, Any]:
@@ -95,7 +106,7 @@ class BackendModel(TowerModel):
 
     def _run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         if torch.is_grad_enabled() and pixels.requires_grad:
-            raise InputError(f"Gradients through the image tower are asked for, but {self.name!r} {self.closed}.")
+            raise InputError(f"Gradients through the image encoder were requested, but {self.name!r} {self.closed}.")
         side = self.preprocessing.crop
         if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side) or not len(pixels):
             raise InputError(
@@ -105,7 +116,7 @@ class BackendModel(TowerModel):
 
 
 def library(name: str, backend: str, extra: str) -> ModuleType:
-    """A library that a backend needs, or an error that names the extra which brings it."""
+    """A library that a backend needs, or an error that names its extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -122,3 +133,46 @@ def exported_program(model: TowerModel, *, patches: bool) -> Any:
         return torch.export.export(
             ImageTower(model, patches=patches).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("images")},)
         )
+
+
+def opened_export(
+    tower: str, make: Callable[[Path], None] | None, open_folder: Callable[[Path], Opened]
+) -> Opened | None:
+    """Open the export of a tower: from the cache if possible, else made now.
+
+    Exports are in the user's cache, `backends/<hash of fingerprint, backend and precision>/`, whole or not there: a
+    folder is made under a temporary name and renamed.
+
+    Args:
+        tower: the fingerprint of the model and a tag.
+        make: writes the export's files into an empty folder; None if it cannot be made, which gives None.
+        open_folder: loads them.
+    """
+    target = cache_folder() / "backends" / hash_strings([FORMAT, tower])
+    if target.is_dir():
+        with contextlib.suppress(Exception):  # any error of the backend's library, such as for another version
+            return open_folder(target)
+    if make is None:
+        return None
+    try:
+        with temporary_folder(target.parent) as temporary:
+            new = temporary / "new"
+            new.mkdir()
+            make(new)
+            for file in new.iterdir():
+                sync_file(file)
+            if target.exists():
+                target.rename(temporary / "old")
+            with contextlib.suppress(FileExistsError):  # another run was faster
+                new.rename(target)
+            sync_folder(target.parent)
+        return open_folder(target)
+    except OSError as error:
+        warnings.warn(
+            f"The exported encoder could not be cached ({error}), so it is made again each time. Set DELTAENERGY_CACHE "
+            "to a folder with space.",
+            stacklevel=2,
+        )
+    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as folder:
+        make(Path(folder))
+        return open_folder(Path(folder))

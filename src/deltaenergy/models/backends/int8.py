@@ -1,12 +1,12 @@
-"""Eight bits on torch itself, for image towers that are transformers: no other package, and no images to set ranges on.
+"""8 bits on torch, for image towers that are transformers: without another package and without calibration images.
 
     y = s_x (x̂ Ŵᵀ) ∘ s_w + b,   x̂ = round(x / s_x) in −127 … 127,   Ŵ = round(W / s_w) in −63 … 63
 
-Each token has a step of its own, s_x = max |x| / 127, found when it comes, and so has each row of the weights,
-s_w = max |w| / 63 (vector-wise, as in Dettmers et al., LLM.int8(), NeurIPS 2022). So what an image gives does not
-depend on the images in its batch. Weights use 7 of the 8 bits: processors without VNNI add two products in 16 bits,
-which would overflow, and every processor is to give the same. The products are oneDNN's, which torch brings along;
-norms, attention, the patch embedding and the projection stay in float32.
+Each token has its own step, s_x = max |x| / 127, computed at run time, and so has each row of the weights, s_w = max
+|w| / 63 (vector-wise, as in Dettmers et al., LLM.int8(), NeurIPS 2022). So features do not depend on the batch. Weights
+use 7 of the 8 bits: processors without VNNI add two products in 16 bits, which would overflow, and results must not
+depend on the processor. The products use oneDNN, which comes with torch; norms, attention, the patch embedding and the
+projection stay in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ALPHA = 1.702
 
 
 class Int8Linear(nn.Module):
-    """A linear layer in eight bits. Rows of zeros give the bias; NaN gives NaN.
+    """A linear layer in 8 bits. Rows of zeros give the bias; NaN gives NaN.
 
     Args:
         weight: W (out, in).
@@ -81,13 +81,12 @@ class Int8Engine(TowerEngine):
     def __init__(self, model: TowerModel) -> None:
         if not isinstance(model, TransformersModel) or isinstance(model, ConvolutionalModel):
             raise InputError(
-                f"`precision='int8'` on torch is for image towers that are transformers; that of {model.name!r} is "
+                f"`precision='int8'` on torch needs a vision transformer; the image encoder of {model.name!r} is "
                 "convolutional. Use `backend='openvino'` and `calibration_images`."
             )
         if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
             raise InputError(
-                "`precision='int8'` on torch needs a torch with oneDNN, which this one is without. Use fp32, or "
-                "`backend='openvino'`."
+                "`precision='int8'` on torch needs a torch with oneDNN. Use fp32, or `backend='openvino'`."
             )
         transformer = model.module.vision_model
         with torch.no_grad():

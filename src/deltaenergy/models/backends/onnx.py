@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, in float32. The tower with patches is exported when it is first asked for."""
+"""ONNX Runtime on the CPU, in float32. The tower with patches is exported on demand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_onnx(model: TowerModel, folder: Path, *, patches: bool) -> None:
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            # Weights beside the graph, since one file of the format holds at most two gigabytes.
+            # Weights next to the graph, because a file of this format is limited to two gigabytes.
             torch.onnx.export(
                 exported_program(model, patches=patches),
                 f=str(folder / FILE),

@@ -1,7 +1,6 @@
 """OpenVINO on the CPU: in float32, or in 8 bits after post-training quantisation with nncf.
 
-One graph gives image and patch features, so that both are of one quantised tower; where no patches are asked for, the
-part that makes them is cut off.
+One graph gives image and patch features, so both come from one quantised tower; without patches, that part is cut off.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 from deltaenergy.models.backends.base import TowerEngine, exported_program, library
 from deltaenergy.models.base import TowerModel
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 XML, BIN = "tower.xml", "tower.bin"
-# Ranges change little beyond some hundred images; below some dozens they hang on single ones.
+# Ranges change little beyond a few hundred images; below a few dozen they depend on single images.
 MOST, LEAST = 300, 30
 
 
 class OpenVinoEngine(TowerEngine):
-    """An exported tower, compiled for the CPU; the part with patches when it is first asked for.
+    """An exported tower, compiled for the CPU; the part with patches on demand.
 
-    Who computes in torch on one thread, as batches side by side do, gets one thread of OpenVINO's: several such batches
-    run at a time, and their bytes do not depend on the number of cores. Everybody else gets all cores, one batch after
-    the other. Each way is compiled when it is first asked for.
+    Callers that use one thread of torch, as parallel batches do, get one thread of OpenVINO: several such batches run
+    at a time, and their bytes do not depend on the number of cores. Other callers get all cores, one batch after the
+    other. Each variant is compiled on demand.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,7 +54,7 @@ class OpenVinoEngine(TowerEngine):
         self._cores = torch.get_num_threads()
         self._compiling, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._compiled: dict[tuple[bool, bool], Any] = {}
-        # Requests that nobody uses now; one is a computation at a time.
+        # Idle requests; each runs one computation at a time.
         self._idle: dict[tuple[bool, bool], queue.SimpleQueue[Any]] = {}
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
@@ -62,13 +62,13 @@ class OpenVinoEngine(TowerEngine):
         alone = torch.get_num_threads() > 1
         with self._one_at_a_time if alone else contextlib.nullcontext(), self._request(patches, alone) as request:
             request.infer([array], share_inputs=True)
-            # Copied: the next computation writes to the same place.
+            # Copied: the next computation reuses the buffer.
             found = [request.get_output_tensor(i).data.copy() for i in range(1 + patches)]
         return tuple(torch.from_numpy(one).to(pixels.device) for one in found)
 
     @contextlib.contextmanager
     def _request(self, patches: bool, alone: bool) -> Iterator[Any]:
-        """A request of one's own, on all cores or on one."""
+        """An unshared request, on all cores or on one."""
         kind = (patches, alone)
         with self._compiling:
             if kind not in self._compiled:
@@ -84,11 +84,11 @@ class OpenVinoEngine(TowerEngine):
 
     def _compile(self, patches: bool, alone: bool) -> Any:
         settings = {
-            # Where the processor has bfloat16, OpenVINO would use it unasked.
+            # On processors with bfloat16, OpenVINO would use it by default.
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": self._cores,
             "NUM_STREAMS": 1 if alone else self._cores,
-            # Other processes may work here, too, each of which would bind itself to the same cores.
+            # Other processes may run here, each of which would bind itself to the same cores.
             "ENABLE_CPU_PINNING": False,
         }
         return self._openvino.compile_model(self._whole if patches else self._features, "CPU", settings)
@@ -103,18 +103,18 @@ class CalibrationPixels:
 
 
 def calibration_pixels(model: TowerModel, images: Any) -> CalibrationPixels:
-    """At most `MOST` of the images, evenly spaced over them all; those that cannot be read are left out."""
+    """At most `MOST` of the images, evenly spaced over them all; unreadable images are skipped."""
     items = list(require_images(images, "calibration_images"))
     chosen = [items[i] for i in np.unique(np.linspace(0, len(items) - 1, min(MOST, len(items))).round().astype(int))]
     found = [pixels for _, pixels in decode_ahead(model, chosen, ahead=64)]
     readable = [pixels for pixels in found if not isinstance(pixels, str)]
     if len(readable) < LEAST:
         raise InputError(
-            f"calibration_images holds {len(readable)} readable image(s); 8-bit ranges need at least {LEAST}, "
-            "of the kind that the model will see."
+            f"calibration_images has {counted(len(readable), 'readable image')}; 8-bit ranges need at least {LEAST} "
+            "that look like yours."
         )
     if len(readable) < len(found):
-        warnings.warn(f"{len(found) - len(readable)} calibration image(s) could not be read.", stacklevel=3)
+        warnings.warn(f"Skipped {counted(len(found) - len(readable), 'unreadable calibration image')}.", stacklevel=3)
     array = np.stack(readable)
     return CalibrationPixels(array, hashlib.blake2b(array.data, digest_size=8).hexdigest())
 
@@ -149,16 +149,16 @@ def _quantised(converted: Any, model: TowerModel, calibration: CalibrationPixels
         model_type=None if convolutional else nncf.ModelType.TRANSFORMER,
         subset_size=len(images),
         ignored_scope=nncf.IgnoredScope(names=_head(converted, convolutional)),
-        # Weights in 7 of the 8 bits: processors without VNNI add products in 16 bits, which would overflow, and every
-        # processor is to give the same features.
+        # Weights in 7 of the 8 bits: processors without VNNI add products in 16 bits, which would overflow, and
+        # features must not depend on the processor.
         advanced_parameters=advanced.AdvancedQuantizationParameters(overflow_fix=advanced.OverflowFix.ENABLE),
     )
 
 
 def _head(converted: Any, convolutional: bool) -> list[str]:
-    """The nodes behind the last weights, which stay in float32: unit length cannot be had in 8 bits.
+    """The nodes after the last weights, which stay in float32: 8 bits cannot give unit length.
 
-    Of a convolutional tower, whatever stands behind the last convolution.
+    For a convolutional tower, everything after the last convolution.
     """
     weights = {"Convolution", "GroupConvolution"} | (set() if convolutional else {"MatMul"})
     names: set[str] = set()
@@ -175,10 +175,10 @@ def _head(converted: Any, convolutional: bool) -> list[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' warnings and bars on standard output, and without telemetry, which nobody asked for.
+    """Suppress the libraries' warnings and progress bars on standard output, and their telemetry.
 
-    OpenVINO and nncf report their use to their makers through `openvino_telemetry`, unless it cannot be imported when
-    they first are. Where it is imported already, it is somebody else's decision.
+    OpenVINO and nncf report their use through `openvino_telemetry`, unless it cannot be imported when they are first
+    imported. If it was already imported, it is left alone.
     """
     hidden = "openvino_telemetry" not in sys.modules
     if hidden:

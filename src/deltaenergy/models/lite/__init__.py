@@ -1,1 +1,1 @@
-"""The bundled demonstration model: EfficientNet-Lite0 for images, a small causal transformer for words."""
+"""The bundled demo model: EfficientNet-Lite0 for images, a small causal transformer for words."""

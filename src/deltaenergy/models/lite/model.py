@@ -1,14 +1,24 @@
 """`lite`, the bundled model: works offline, on a CPU, in milliseconds.
 
-A demonstration model: no substitute for CLIP, and no basis for benchmark claims. Its image tower has seen the 1,000
-classes of ImageNet and nothing else; other names are guessed from what words mean. README.md beside this file is its
-model card.
+A demo model; do not benchmark with it. Its image tower was trained only on the 1,000 classes of ImageNet; other names
+are guessed from the meaning of words. README.md next to this file is its model card.
+
+An image with pooled features f (or a patch with the features at its place) becomes
+    e = normalise( normalise((g − μ) A) + softmax(W g + b) S ),   g = f + U relu(V (f − μ)),
+where W, b are the image tower's own classifier, A keeps the appearance of an image, the rows of S are the meanings of
+the 1,000 classes (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
+A text, whose tower is only 256 wide, is spread over the whole space by one unit for each of the 1,000 classes,
+    t = normalise( p + Y gelu(X p + x) ),   p = normalise(projected state at the end token),
+so the names of known things are near their images.
+Three constant coordinates then give two unit vectors e, t the cosine α e·t + β, in the range of CLIP's:
+    image (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +26,6 @@ import torch
 from torch import nn
 
 from deltaenergy.files.reading import read_json
-from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
     CLASSES,
     FEATURE_CHANNELS,
@@ -31,6 +40,7 @@ from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.clip import hash_weights
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
+from deltaenergy.models.towers.text import unit
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +51,65 @@ IMAGES_AT_ONCE = 8
 PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 
 
+class CosineRange:
+    """α and β of the cosine α e·t + β."""
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        self.alpha, self.beta = alpha, beta
+        self._constants = (math.sqrt(beta), math.sqrt(1 - alpha - beta))
+
+    def image(self, joint: torch.Tensor) -> torch.Tensor:
+        """Vectors in the joint space -> unit image features."""
+        shared, own = self._constants
+        return self._append(joint, (shared, 0.0, own))
+
+    def text(self, projected: torch.Tensor) -> torch.Tensor:
+        """Vectors in the joint space -> unit text features."""
+        shared, own = self._constants
+        return self._append(projected, (shared, own, 0.0))
+
+    def _append(self, joint: torch.Tensor, constants: tuple[float, float, float]) -> torch.Tensor:
+        scaled = math.sqrt(self.alpha) * unit(joint)
+        tail = scaled.new_tensor(constants).expand(*scaled.shape[:-1], 3)
+        return torch.cat([scaled, tail], -1)
+
+
+class Refiner(nn.Module):
+    """Projected text states -> joint space, by the formula above."""
+
+    def __init__(self, classes: int, dimensions: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(dimensions, classes)
+        self.up = nn.Linear(classes, dimensions, bias=False)
+
+    def forward(self, projected: torch.Tensor) -> torch.Tensor:
+        """(..., dimensions) -> unit vectors (..., dimensions)."""
+        plain = unit(projected).to(self.down.weight.dtype)
+        return unit(plain + self.up(nn.functional.gelu(self.down(plain))))
+
+
+class JointHead(nn.Module):
+    """Features of the image tower -> joint space, by the formula above."""
+
+    def __init__(self, channels: int, classes: int, dimensions: int, bottleneck: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(channels))
+        self.look = nn.Parameter(torch.zeros(channels, dimensions))
+        self.meaning = nn.Parameter(torch.zeros(classes, dimensions))
+        self.down = nn.Linear(channels, bottleneck)
+        self.up = nn.Linear(bottleneck, channels, bias=False)
+
+    def forward(self, features: torch.Tensor, classifier: nn.Module) -> torch.Tensor:
+        """(..., channels) -> unit vectors (..., dimensions)."""
+        centred = features - self.mean
+        adapted = features + self.up(torch.relu(self.down(centred)))
+        looks = unit((adapted - self.mean) @ self.look)
+        beliefs = torch.softmax(classifier(adapted).float(), -1)
+        return unit(looks + beliefs @ self.meaning.float())
+
+
 class _Towers(nn.Module):
-    """All weights of the model in one module, so that they move, cast and hash together."""
+    """All weights of the model in one module, to move, cast and hash them together."""
 
     def __init__(self, network: EfficientNetLite0, head: JointHead, text: LiteText, refiner: Refiner) -> None:
         super().__init__()
@@ -87,26 +154,26 @@ class LiteModel(ConvolutionalModel):
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
-        """What the map holds at a place, or its mean -> unit features."""
+        """The map at a place, or its mean -> unit features."""
         return self.cosines.image(self.towers.head(places, self.towers.network._fc))
 
 
 @functools.cache
 def _say_what_it_is() -> None:
     logger.warning(
-        "lite is a demonstration model: no substitute for CLIP, and no basis for benchmark claims. "
-        "For real work load a CLIP, for example openai/clip-vit-base-patch16."
+        "lite is a demo model; do not benchmark with it. For real work use a CLIP model, such as "
+        "openai/clip-vit-base-patch16."
     )
 
 
 def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
     """The model from the files that are installed with the package; never touches the network.
 
-    Says once per process, as a warning of this module's logger, what the model is not for.
+    Warns once per process that it is a demo model.
     """
     _say_what_it_is()
     config = read_json(FOLDER / "config.json")
-    # Without memory, which the weights bring along, and without using up the user's random numbers.
+    # Without allocating memory or changing the user's random state.
     with torch.device("meta"):
         head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
         text = LiteText(config["text_config"])

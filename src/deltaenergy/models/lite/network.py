@@ -2,8 +2,8 @@
 
 Tan & Le, EfficientNet: Rethinking Model Scaling (ICML 2019), in the "Lite" form: no squeeze-and-excitation, ReLU6
 everywhere, stem and head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 image into a 7 x 7 map
-of 1,280 channels; the map is what patch features are made of, its mean what image features are made of. Attribute
-names are those of the published weights, so that they load strictly.
+of 1,280 channels; patch features come from the map, image features from its mean. Attribute names are those of the
+published weights, so they load strictly.
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ CLASSES = 1000
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow's "SAME": of an odd padding, the extra row and column stand at the end."""
+    """A convolution padded as TensorFlow's "SAME": with odd padding, the extra row and column are at the end."""
 
     def forward(self, input: Tensor) -> Tensor:
         pads: list[int] = []
@@ -110,7 +110,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def fold_norms(network: EfficientNetLite0) -> None:
-    """Put every batch normalisation into the convolution before it, and the weights into channels-last order.
+    """Fold every batch normalisation into the convolution before it, and make the weights channels-last.
 
     The same function up to rounding, with fewer passes over memory. For inference only.
     """
@@ -126,11 +126,11 @@ def fold_norms(network: EfficientNetLite0) -> None:
         setattr(module, norm, nn.Identity())
 
 
-def load_network(file: Path = WEIGHTS) -> EfficientNetLite0:
+def load_network() -> EfficientNetLite0:
     """The network with the bundled weights, frozen."""
-    with torch.device("meta"):  # without memory, which the weights bring along, and without using up random numbers
+    with torch.device("meta"):  # without allocating memory or changing the random state
         network = EfficientNetLite0()
-    fill(network, read_weights([file]), file)
+    fill(network, read_weights([WEIGHTS]), WEIGHTS)
     # In the order in which the weights were published, and `lite` was made: it decides the last bit of every product.
     network._fc.weight.data = network._fc.weight.data.T.contiguous().T
     return network.requires_grad_(False).eval()

@@ -95,7 +95,7 @@ class _TextModel(nn.Module):
         self.final_layer_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
     def forward(self, input_ids: torch.Tensor) -> Hidden:
-        """Token numbers (N, L) through the tower; no token sees what follows it."""
+        """Token numbers (N, L) through the tower; causal attention."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.embeddings.token_embedding(input_ids) + self.embeddings.position_embedding(places)
         later = places[None, :] > places[:, None]
@@ -103,7 +103,7 @@ class _TextModel(nn.Module):
 
 
 class LiteText(nn.Module):
-    """All weights of the text tower; `config` holds the entries that it was made from."""
+    """All weights of the text tower; `config` has its settings."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class LiteText(nn.Module):
 
 
 class LiteTokenizer:
-    """`tokenizer.json` with the few things that a tower asks of a tokenizer."""
+    """`tokenizer.json` with the few methods that a tower needs."""
 
     def __init__(self, folder: Path) -> None:
         settings = read_json(folder / "tokenizer_config.json")

@@ -1,7 +1,7 @@
-"""A folder with a checkpoint in transformers format -> a model, or an error that says what is wrong with it.
+"""A folder with a checkpoint in transformers format -> a model, or an error.
 
-Nothing is taken on trust: config.json is read by our own rules, the module is built from it without memory and takes
-exactly its own tensors, and tokenizer and preprocessing must fit the towers.
+Nothing is trusted: config.json is checked by our own rules, the module built from it accepts exactly its own tensors,
+and tokenizer and preprocessing must fit the towers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from deltaenergy.models.loading.weights import fill, read_weights, weight_files
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.clip import TransformersModel
 
-# Buffers of older checkpoints, which are nothing but 0, 1, 2, …
+# Buffers of older checkpoints, which are just 0, 1, 2, … …
 _COUNTED = ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids")
 
 
 def load_checkpoint(name: str, folder: Path) -> TransformersModel:
-    """The model in `folder`, on the host in float32."""
+    """The model in `folder`, on the CPU in float32."""
     family, config = _read_config(folder / "config.json")
     files = weight_files(folder)
     module = build_empty(family, config, folder / "config.json")
@@ -38,9 +38,9 @@ def load_checkpoint(name: str, folder: Path) -> TransformersModel:
 
 
 def _read_config(file: Path) -> tuple[Family, dict[str, Any]]:
-    """The entries of config.json that shape the towers, each of a sensible kind and size; all others are left out."""
+    """The entries of config.json that shape the towers, checked for type and range; all others are ignored."""
     if not file.is_file():
-        raise ArtifactError(f"{file.parent} holds no config.json: it is not a model in transformers format.")
+        raise ArtifactError(f"{file.parent} has no config.json: it is not a model in transformers format.")
     content, where = read_json(file), Where(str(file))
     if not isinstance(content, dict):
         raise where.wrong(content, "an object with named entries")
@@ -77,7 +77,7 @@ def build_empty(family: Family, config: dict[str, Any], file: Path) -> Any:
         described = getattr(transformers, family.config)(**config)
         with torch.device("meta"):
             return getattr(transformers, family.module)(described)
-    except Exception as error:  # of many kinds, as transformers and torch find it
+    except Exception as error:  # many types, from transformers and torch
         raise ArtifactError(f"{file} describes a model that cannot be built: {error}") from error
 
 
@@ -89,7 +89,7 @@ def check_scale(module: Any, family: Family, folder: Path) -> None:
 
 
 def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:
-    """From `preprocessor_config.json`, or from the one file that newer processors write."""
+    """From `preprocessor_config.json`, or from the combined file of newer processors."""
     file, newer = folder / "preprocessor_config.json", folder / "processor_config.json"
     if file.is_file():
         settings = read_json(file)
@@ -98,15 +98,15 @@ def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:
         settings = content.get("image_processor") if isinstance(content, dict) else None
     else:
         raise ArtifactError(
-            f"{folder} holds no preprocessor_config.json, which says how images are resized and normalised. "
-            "Copy it from where the model came from."
+            f"{folder} has no preprocessor_config.json, which says how images are resized and normalised. Copy it from "
+            "the original model folder."
         )
     preprocessing = Preprocessing.from_processor_config(
         settings, where=str(file), crops=family.crops, offset=family.offset
     )
     if preprocessing.crop != side and not family.any_size:
         raise ArtifactError(
-            f"{file} makes images of {preprocessing.crop} × {preprocessing.crop} pixels, but the image tower in "
-            f"{folder / 'config.json'} takes {side} × {side}. They do not belong together: get both again."
+            f"{file} makes images of {preprocessing.crop} × {preprocessing.crop} pixels, but the image encoder in "
+            f"{folder / 'config.json'} takes {side} × {side}. They do not match: download both again."
         )
     return preprocessing

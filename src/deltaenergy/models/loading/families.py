@@ -1,4 +1,4 @@
-"""The families of models that a checkpoint in transformers format can be of, by the type that its config.json says."""
+"""The supported families of models in transformers format, by the type in config.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deltaenergy.models.towers.clip import ChineseClipModel, ClipModel, MetaClip
 from deltaenergy.models.towers.convolutional import AlignModel
 from deltaenergy.models.towers.siglip import SiglipModel
 
-# Bounds beyond which no tower is real. Blocks are few, since each is built before it is compared with the weights.
+# Upper bounds for real towers. Blocks are few, because each is built before it is compared with the weights.
 _SIZE, _BLOCKS, _TOKEN = whole(1, 10**6), whole(1, 500), whole(0, 10**7)
 _COMMON = {
     "hidden_size": _SIZE,
@@ -54,7 +54,7 @@ _EFFICIENT_NET = {
     "squeeze_expansion_ratio": number(above=0, high=1),
     "hidden_act": text(),
     "hidden_dim": _SIZE,
-    # Of the largest value over the map no patch features would follow.
+    # Max pooling of the map would give no patch features.
     "pooling_type": text(among=("mean",)),
     "batch_norm_eps": number(above=0, high=1),
 }
@@ -71,7 +71,7 @@ class Family:
         top, text, vision: entries of config.json, of its text_config and its vision_config, that shape the towers.
         tokenizer: (folder, text_config) -> the tokenizer, checked.
         crops, offset: see `Preprocessing.from_processor_config`.
-        any_size: whether the image tower takes images of any size.
+        any_size: whether the image tower accepts images of any size.
         scale: the tensor that cosines are multiplied with (its exp) or divided by.
         divides: whether they are divided by it.
     """
@@ -103,11 +103,11 @@ _bert_tokenizer = functools.partial(
 
 
 def _siglip_tokenizer(folder: Path, text_config: Any) -> Any:
-    """From tokenizer.json, so that it is the same one whether or not sentencepiece is installed."""
+    """From tokenizer.json, so it does not depend on sentencepiece."""
     clean = canonical if _is_first_siglip(folder) else str.lower
     kind = "PreTrainedTokenizerFast" if (folder / "tokenizer.json").is_file() else "AutoTokenizer"
     tokenizer = load_tokenizer(folder, text_config, kind, Framing(None, configured=False, padded=True))
-    # SigLIP 2 was trained on texts in lower case, the first SigLIP on ones without punctuation, too.
+    # SigLIP 2 was trained on lower-case text, the first SigLIP also without punctuation.
     return CleaningTokenizer(tokenizer, clean)
 
 
@@ -116,8 +116,8 @@ def _is_first_siglip(folder: Path) -> bool:
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         raise ArtifactError(
-            f"{folder} holds no tokenizer_config.json, which tells SigLIP's tokenizer from SigLIP 2's. Copy it from "
-            "where the model came from."
+            f"{folder} has no tokenizer_config.json, which distinguishes the tokenizers of SigLIP and SigLIP 2. Copy "
+            "it from the original model folder."
         )
     content = read_json(file)
     kind = content.get("tokenizer_class") if isinstance(content, dict) else None
@@ -149,9 +149,9 @@ FAMILIES = {
         ),
     )
 }
-# Types that are near enough to be asked for, and what to take instead.
+# Similar types that are not supported, and what to use instead.
 NOT_SUPPORTED = {
-    "siglip2": "which takes images of any shape (NaFlex); take one of a single size, such as "
+    "siglip2": "which takes images of any shape (NaFlex); use a model of one size, such as "
     "google/siglip2-base-patch16-224, which is of type 'siglip'",
-    "altclip": "whose text tower is not supported; take a MetaCLIP 2 or SigLIP 2 for many languages",
+    "altclip": "whose text encoder is not supported; use MetaCLIP 2 or SigLIP 2 for many languages",
 }

@@ -1,4 +1,4 @@
-"""Where the files of a hub model are: in the local cache or, if that is allowed, downloaded into it."""
+"""Find the files of a Hugging Face Hub model: in the local cache or, if allowed, downloaded into it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from deltaenergy.errors import ModelUnavailableError, did_you_mean
+from deltaenergy.errors import ModelUnavailableError, did_you_mean, first_line
 from deltaenergy.models.loading.tokenizing import TOKENIZER_FILES, has_tokenizer
 from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS, is_open_clip
 
 logger = logging.getLogger(__name__)
 
-# Offered when a name is misspelt; any other model of a known family loads just as well.
+# Suggested for a misspelt name; any other model of a known family also loads.
 WELL_KNOWN = (
     "openai/clip-vit-base-patch32",
     "openai/clip-vit-base-patch16",
@@ -29,60 +29,56 @@ WELL_KNOWN = (
     "OFA-Sys/chinese-clip-vit-base-patch16",
     "kakaobrain/align-base",
 )
-# What a model is made of. Safetensors only: the older .bin weights are pickles.
+# The files of a model. Only safetensors: the older .bin weights are pickles.
 _PATTERNS = (
     "config.json", WEIGHTS, INDEX, "model-*.safetensors", "preprocessor_config.json", "processor_config.json",
     OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, *TOKENIZER_FILES,
 )  # fmt: skip
-# Where a repository's main branch holds pickles only, the hub's own bot offers the same weights as safetensors.
+# If a repository's main branch has only pickles, the Hub's own bot offers the same weights as safetensors.
 _CONVERTER = "SFconvertbot"
 
 
 def find_snapshot(name: str, *, download: bool) -> Path:
-    """The folder with the files of the hub model `name`."""
-    not_cached = "it holds nothing of that name"
+    """The folder with the files of the Hub model `name`."""
+    not_cached = "it has no model of that name"
     for revision in ("main", *_cached_conversions(name)):
         try:
             folder = _snapshot(name, revision, local_files_only=True)
-        except Exception as error:  # of many kinds, all of them: not there
+        except Exception as error:  # many types, all meaning: not cached
             logger.debug("%s at %s is not cached: %s", name, revision, error)
             continue
         missing = _missing(folder)
         if not missing:
             return folder
-        not_cached = f"it holds only a part, without {', '.join(missing)}"
+        not_cached = f"it is incomplete, without {', '.join(missing)}"
     if not download:
         raise ModelUnavailableError(
             f"The model {name!r} is not in the local cache {_cache()}: {not_cached}.\n"
-            "It is not downloaded here, where only its name was read from a file. Load it by its name first, with "
-            f"`load_model({name!r})` or `hf download {name}`, or give the loaded model."
+            f"A name that was read from a file is not downloaded. Download it with `load_model({name!r})` or `hf "
+            f"download {name}`, or pass the loaded model."
         )
-    logger.warning("%s is not in the local cache; downloading it from the Hugging Face hub.", name)
+    logger.warning("%s is not in the local cache; downloading it from the Hugging Face Hub.", name)
     try:
         folder = _snapshot(name, "main", local_files_only=False)
         if "weights" in _missing(folder):
             folder = _snapshot(name, _conversion(name), local_files_only=False)
         missing = _missing(folder)
         if missing:
-            raise FileNotFoundError(f"the repository holds no {', '.join(missing)}")
-    except Exception as error:  # of many kinds: no network, no such repository, no right to read it
+            raise FileNotFoundError(f"the repository has no {', '.join(missing)}")
+    except Exception as error:  # many types: no network, no such repository, no permission to read it
         raise ModelUnavailableError(
-            f"The weights of {name!r} could not be had.\n"
-            f"  tried: a folder of that name: there is none\n"
-            f"  tried: the local cache {_cache()}: {not_cached}\n"
-            f"  tried: the Hugging Face hub: {_first_line(error)}\n"
-            "Two ways to get them:\n"
-            f"  1. on a machine with network, run `hf download {name}`, which fills the cache named above;\n"
-            f"  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) here "
-            "and give its path instead of the name.\n"
-            "For a first look without any download, use the bundled model: `lite`."
-            f"{_near_name(name)}"
+            f"Could not find the weights of {name!r}.\n  tried: a folder of that name: there is none\n  tried: the "
+            f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {first_line(error)}\nTwo ways to "
+            f"get them:\n  1. on a machine with network, run `hf download {name}`, which fills the cache named "
+            "above;\n  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) "
+            "here and pass its path instead of the name.\nTo try deltaenergy without a download, use the bundled "
+            "model `lite`.{_near_name(name)}"
         ) from error
     return folder
 
 
 def is_repository(name: str) -> bool:
-    """Whether a repository of the hub can be called so: owner/name."""
+    """Whether it can be a repository of the Hub: owner/name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
@@ -101,7 +97,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 
 def _missing(folder: Path) -> list[str]:
-    """What a model needs and the folder lacks, in words."""
+    """What the folder lacks of a model, in words."""
     open_clip = is_open_clip(folder)
     weights = (WEIGHTS, OPEN_CLIP_WEIGHTS) if open_clip else (WEIGHTS, INDEX)
     preprocessing = (OPEN_CLIP_CONFIG,) if open_clip else ("preprocessor_config.json", "processor_config.json")
@@ -121,11 +117,11 @@ def _conversion(name: str) -> str:
     for offer in HfApi().get_repo_discussions(name, author=_CONVERTER, discussion_type="pull_request"):
         if offer.author == _CONVERTER and offer.status == "open":
             return f"refs/pr/{offer.num}"
-    raise FileNotFoundError("the repository holds its weights as pickles only, which can run code and are never read")
+    raise FileNotFoundError("the repository has its weights only as pickles, which can run code and are never read")
 
 
 def _cached_conversions(name: str) -> Iterator[str]:
-    """Revisions of the converter's kind that are in the cache."""
+    """The converter's revisions in the cache."""
     from huggingface_hub.file_download import repo_folder_name
 
     for ref in sorted(
@@ -142,7 +138,3 @@ def _cache() -> Path:
 
 def _near_name(name: str) -> str:
     return "" if name in WELL_KNOWN else f"\nIf the name is misspelt:{did_you_mean(name, WELL_KNOWN)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

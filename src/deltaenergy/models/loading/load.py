@@ -1,7 +1,7 @@
-"""`load_model`: a model by name, from a folder, or from the hub. Never a model not asked for.
+"""`load_model`: a model by name, from a folder, or from the Hugging Face Hub. Never another model instead.
 
-Names are those of `MODELS`: the bundled `lite`, and what other packages declare as entry points in the group
-`deltaenergy.models`, each a callable (device, dtype) -> TowerModel.
+Names are those of `MODELS`: the bundled `lite`, and entry points of other packages in the group `deltaenergy.models`,
+each a callable (device, dtype) -> TowerModel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.core.registry import Registry
-from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError, did_you_mean, first_line
 from deltaenergy.models.backends import HALF, ON_CPU, check_backend, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
@@ -36,23 +36,21 @@ def load_model(
     """Load a model by name or folder.
 
     Args:
-        name_or_path: `"lite"` (bundled, offline; a demonstration model, no substitute for CLIP and no basis for
-            benchmark claims), a folder with a checkpoint in transformers format (CLIP, MetaCLIP 2, SigLIP, SigLIP 2,
-            Chinese-CLIP, ALIGN) or in open_clip's, or a hub id such as `"openai/clip-vit-base-patch16"` (taken from
-            the local cache if it is there, else downloaded).
+        name_or_path: `"lite"` (bundled, offline; a demo model, do not benchmark with it), a folder with a checkpoint in
+            transformers format (CLIP, MetaCLIP 2, SigLIP, SigLIP 2, Chinese-CLIP, ALIGN) or in open_clip's, or a
+            Hugging Face Hub id such as `"openai/clip-vit-base-patch16"` (from the local cache, else downloaded).
         device: `"auto"` is the GPU if there is one.
         dtype: `"auto"` is float16 on a GPU, else float32.
         backend: where the image tower runs: `"torch"`; on a CPU also `"openvino"` and `"onnx"` (extras of these
-            names), on a GPU `"compile"` (torch.compile). Only torch has gradients and takes learned tokens.
+            names), on a GPU `"compile"` (torch.compile). Only torch has gradients and accepts learned tokens.
         precision: `"auto"`, `"fp32"`; `"int8"` on a CPU, with torch (transformers) or OpenVINO; `"fp16"` and
-            `"bf16"` on a GPU. But for plain fp32 on torch, backend and precision are part of the fingerprint:
-            detectors and feature stores of one are refused on the other.
-        calibration_images: for int8 on OpenVINO, some hundred images of the kind that the model will see.
-        download: whether a hub model that is not in the local cache may be downloaded.
+            `"bf16"` on a GPU. Except for fp32 on torch, backend and precision are part of the fingerprint: detectors
+            and feature stores of one are refused on the other.
+        calibration_images: for int8 on OpenVINO, a few hundred images that look like yours.
+        download: whether a model that is not in the local cache may be downloaded.
     """
-    check_backend(backend, precision, calibration_images)
     if precision != "auto" and dtype != "auto":
-        raise InputError("precision and dtype say the same: give one of them.")
+        raise InputError("precision and dtype set the same thing: pass only one.")
     if precision != "auto":
         dtype = HALF.get(precision, torch.float32)
     if backend in ON_CPU and dtype not in ("auto", "float32", torch.float32):
@@ -68,9 +66,9 @@ def load_model(
 
 
 def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> TowerModel:
-    """The model that an artefact was made with, on the backend and in the precision that it names.
+    """The model of a saved artefact, on its backend and in its precision.
 
-    A name that stands in a file does not make this machine download anything.
+    A name in a file never causes a download.
     """
     backend, precision = recorded.get("backend", "torch"), recorded.get("precision", "fp32")
     if recorded.get("calibration") is not None:
@@ -84,7 +82,10 @@ def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> To
 def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype, download: bool) -> TowerModel:
     name = str(name_or_path)
     if not isinstance(name_or_path, Path) and name in MODELS:
-        return _registered(name, target, dtype)
+        model = MODELS.get(name)(target, dtype)
+        if not isinstance(model, TowerModel):
+            raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
+        return model
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
     from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot, is_repository
@@ -93,14 +94,14 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
 
     if folder.is_file():
         raise InputError(
-            f"model {name!r} is a file; give a folder with safetensors and config.json. Archives (.pt, .pth, .bin) "
-            "can run code when they are opened and are never read: docs/models.md says how to convert one."
+            f"model {name!r} is a file; pass a folder with safetensors and config.json. Archives (.pt, .pth, .bin) can "
+            "run code when opened and are never read; docs/models.md says how to convert one."
         )
     if not folder.is_dir():
         if not is_repository(name):
             known = [*MODELS, *WELL_KNOWN]
             raise InputError(
-                f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, known)}"
+                f"model {name!r} is neither a folder nor a Hugging Face Hub id (owner/name).{did_you_mean(name, known)}"
             )
         folder = find_snapshot(name, download=download)
     try:
@@ -108,13 +109,6 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
         return load(name, folder).to(target, dtype)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
-
-
-def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:
-    model = MODELS.get(name)(device, dtype)
-    if not isinstance(model, TowerModel):
-        raise InputError(f"The loader of the model {name!r} gave {type(model).__name__}, which is no TowerModel.")
-    return model
 
 
 def _lite(device: torch.device, dtype: torch.dtype) -> TowerModel:
@@ -132,12 +126,11 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
         if chosen.type == "meta":
-            raise RuntimeError("it holds no numbers")
+            raise RuntimeError("it has no numbers")
         torch.empty(1, device=chosen).cpu()
-    except Exception as error:  # torch says that a device is not there in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # torch reports a missing device in many ways
         raise InputError(
-            f"`device` {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."
+            f"`device` {str(device)[:60]!r} cannot be used: {first_line(error)}. Use cpu, cuda, cuda:0, …, or auto."
         ) from error
     return chosen
 

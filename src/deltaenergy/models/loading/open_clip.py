@@ -1,14 +1,14 @@
 """Checkpoints in open_clip's format (`open_clip_config.json` and safetensors), turned into transformers' layout.
 
-Only names and orientations change, so that every number stays what it was:
+Only names and orientations change, not a number:
 
     visual.conv1, class_embedding, positional_embedding, ln_pre, ln_post, proj (transposed)
     [text.]token_embedding, positional_embedding, ln_final, text_projection (transposed)
     [visual.|text.]transformer.resblocks.N.{ln_1, attn.in_proj (q, k, v on top of each other), attn.out_proj, ln_2,
                                             mlp.c_fc, mlp.c_proj}
 
-That holds for vision transformers with a class token beside CLIP's causal text transformer. What is built in another
-way (ResNets, timm's towers, other text encoders and poolings) is refused, with what to do instead.
+This works for vision transformers with a class token and CLIP's causal text transformer. Others (ResNets, timm's
+towers, other text encoders and poolings) are refused, with a remedy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from deltaenergy.models.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from deltaenergy.models.towers.clip import ClipModel
 
 _SIZE, _BLOCKS = whole(1, 10**6), whole(1, 500)
-# What both towers have. An entry that stands in none of these tables changes the model in a way that is not known.
+# Entries of both towers. An entry in none of these tables changes the model in an unknown way.
 _TOWER = {
     "width": _SIZE,
     "layers": _BLOCKS,
@@ -49,7 +49,7 @@ _TOWER = {
 }
 _TEXT = {**_TOWER, "context_length": whole(4, 10**5), "vocab_size": whole(1, 10**7), "heads": _SIZE}
 _VISION = {**_TOWER, "image_size": whole(1, 10**4), "patch_size": whole(1, 10**4), "head_width": _SIZE}
-# Values that mean CLIP's own way; any other is refused.
+# The values for CLIP's architecture; any other is refused.
 _CLIPS_OWN: dict[str, tuple[Any, ...]] = {
     "timm_model_name": (None, ""), "hf_model_name": (None, ""), "attentional_pool": (False,), "no_ln_pre": (False,),
     "pool_type": ("tok", "argmax"), "pos_embed_type": ("learnable",), "final_ln_after_pool": (False,),
@@ -57,7 +57,7 @@ _CLIPS_OWN: dict[str, tuple[Any, ...]] = {
     "ls_init_value": (None,), "global_average_pool": (False,),
     "hf_tokenizer_name": (None, "", "openai/clip-vit-large-patch14", "openai/clip-vit-base-patch32"),
 }  # fmt: skip
-# Of use in training alone, or nothing without an entry that is refused.
+# Only for training, or without effect unless a refused entry is set.
 _WITHOUT_EFFECT = {
     "patch_dropout", "output_tokens", "pad_id", "tokenizer_kwargs", "timm_model_pretrained", "timm_pool", "timm_proj",
     "timm_drop", "timm_drop_path", "timm_proj_bias", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
@@ -76,7 +76,7 @@ _PREPROCESSING = record(
     others=True,
     may_lack=("size", "mean", "std", "interpolation", "resize_mode"),
 )
-# Numbers that OpenAI's own archives carry beside the weights.
+# Numbers in OpenAI's archives next to the weights.
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 _OUTSIDE = {
     "vision_model.embeddings.class_embedding": "visual.class_embedding",
@@ -102,14 +102,14 @@ _IN_BLOCK = {
 }  # fmt: skip
 _THIRDS = {"self_attn.q_proj": 0, "self_attn.k_proj": 1, "self_attn.v_proj": 2}
 _INSTEAD = (
-    "Only vision transformers with a class token beside CLIP's own text transformer can be converted without changing "
-    "a number. Take the model in transformers format instead; the hub has most of them, for example "
+    "Only vision transformers with a class token and CLIP's own text transformer can be converted exactly. Use the "
+    "model in transformers format instead; the Hugging Face Hub has most of them, for example "
     "google/siglip-base-patch16-224."
 )
 
 
 def load_open_clip(name: str, folder: Path) -> ClipModel:
-    """The model in `folder`, on the host in float32."""
+    """The model in `folder`, on the CPU in float32."""
     file = folder / OPEN_CLIP_CONFIG
     content, where = read_json(file), Where(str(file))
     parts = {"model_cfg": anything(), "preprocess_cfg": anything()}
@@ -124,11 +124,11 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
     bias = stored.pop("logit_bias", torch.zeros(()))
     if bias.numel() != 1:
         raise ArtifactError(f"{weights}: the tensor 'logit_bias' has shape {tuple(bias.shape)}, not one number.")
-    # Custom text towers keep what is the text's under `text.`.
+    # Custom text towers keep their weights under `text.`.
     prefix = "text." if "text.token_embedding.weight" in stored else ""
     sources = {key: source_of(key, prefix) for key in module.state_dict()}
     tensors = {key: one.take(stored[one.name]) for key, one in sources.items() if one.name in stored}
-    # What has no place is refused with the rest that does not fit.
+    # Unknown tensors are refused with the rest that does not fit.
     known = {one.name for one in sources.values()} | set(_NO_WEIGHTS)
     tensors |= {name: tensor for name, tensor in stored.items() if name not in known}
     fill(module, tensors, folder, OPEN_CLIP_CONFIG)
@@ -152,7 +152,7 @@ class WeightSource:
 
 
 def source_of(key: str, prefix: str = "") -> WeightSource:
-    """Where open_clip keeps a weight that transformers' CLIPModel calls `key`; text weights may have a prefix."""
+    """The open_clip name of transformers' weight `key`; text weights may have a prefix."""
     block = _BLOCK.fullmatch(key)
     if block is None:
         name = _OUTSIDE[key]
@@ -170,8 +170,8 @@ def _weights_file(folder: Path) -> Path:
         if (folder / name).exists() or (folder / name).is_symlink():
             return folder / name
     raise ArtifactError(
-        f"{folder} holds neither {OPEN_CLIP_WEIGHTS} nor {WEIGHTS}. Pickles (.bin, .pt) can run code when they are "
-        "opened and are never read; get the safetensors file from where the model came from."
+        f"{folder} has neither {OPEN_CLIP_WEIGHTS} nor {WEIGHTS}. Pickles (.bin, .pt) can run code when opened and are "
+        "never read; get the safetensors file of the original model."
     )
 
 
@@ -179,7 +179,7 @@ def _config(settings: Any, where: Where) -> dict[str, Any]:
     """Transformers' CLIPConfig of the same towers."""
     record(_MODEL, others=True, may_lack=("quick_gelu",))(settings, where)
     for key in settings.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
-        raise ArtifactError(f"{where.file}: {key!r} is not known of a model in open_clip's format. {_INSTEAD}")
+        raise ArtifactError(f"{where.file}: {key!r} is unknown in open_clip's format. {_INSTEAD}")
     quick = bool(settings.get("quick_gelu", False))
     vision = _tower(settings["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
     texts = _tower(settings["text_cfg"], _TEXT, where.at("text_cfg"), quick)
@@ -210,9 +210,9 @@ def _tower(settings: Any, entries: Mapping[str, Any], where: Where, quick: bool)
             if key in _CLIPS_OWN and value not in _CLIPS_OWN[key]:
                 raise ArtifactError(f"{where.file}: {key} is {str(value)[:60]!r}. {_INSTEAD}")
             if key not in entries and key not in _CLIPS_OWN and key not in _WITHOUT_EFFECT:
-                raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is not known of a tower. {_INSTEAD}")
+                raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is unknown for an encoder. {_INSTEAD}")
         if isinstance(settings.get("layers"), list):
-            raise ArtifactError(f"{where.file}: the image tower is a ResNet. {_INSTEAD}")
+            raise ArtifactError(f"{where.file}: the image encoder is a ResNet. {_INSTEAD}")
     record(entries, others=True, may_lack=entries)(settings, where)
     width = settings.get("width", 768 if "patch_size" in entries else 512)
     tanh = (settings.get("act_kwargs") or {}).get("approximate") == "tanh"
@@ -229,7 +229,7 @@ def _preprocessing(settings: Any, config: Mapping[str, Any], where: Where) -> Pr
     _PREPROCESSING(settings, where)
     side = config["vision_config"]["image_size"]
     if settings.get("size", side) not in (side, [side, side]):
-        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image tower")
+        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image encoder")
     mean, std = settings.get("mean", CLIP_MEAN), settings.get("std", CLIP_STD)
     bilinear = settings.get("interpolation") == "bilinear"
     return Preprocessing(

@@ -1,4 +1,4 @@
-"""Weights from safetensors files, all of them and no others: what is missing, left over or misshapen is an error."""
+"""Weights from safetensors files: missing, extra or misshapen tensors are an error."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Buffers of batch norms, which count training steps; nothing is computed from them.
 _COUNTER = ".num_batches_tracked"
-# This many tensors are named in a message; the others are counted.
+# Number of tensors named in a message; the others are counted.
 _SHOWN = 3
-# Of what torch lists as missing, unexpected or of another size, so many letters are shown.
+# Length of torch's list of missing or unexpected tensors that is shown.
 _LONGEST_REASON = 240
 _INDEX = record({"weight_map": mapping_of(text())}, others=True)
 
 
 def is_open_clip(folder: Path) -> bool:
-    """Whether a folder holds a model in open_clip's format and none in transformers'."""
+    """Whether a folder has a model in open_clip's format and none in transformers'."""
     return not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
 
 
@@ -46,23 +46,23 @@ def weight_files(folder: Path) -> list[Path]:
                 )
         return [folder / name for name in names]
     pickles = sorted(path.name for path in folder.glob("*.bin"))
-    found = f" It has {', '.join(pickles[:_SHOWN])}, but pickles can run code when they are opened." if pickles else ""
+    found = f" It has {', '.join(pickles[:_SHOWN])}, but pickles can run code when opened." if pickles else ""
     raise ArtifactError(
-        f"{folder} holds no {WEIGHTS}.{found} Save the model again with save_pretrained, which writes one."
+        f"{folder} has no {WEIGHTS}.{found} Save the model again with save_pretrained, which writes one."
     )
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, torch.Tensor]:
-    """The tensors of all files; those of real numbers in float32, finite, in their own memory."""
+    """The tensors of all files; real numbers as float32, finite, copied to memory."""
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         for name, tensor in read_tensors(file).items():
             if name in tensors:
-                raise ArtifactError(f"{file}: the tensor {name!r} is in another file as well.")
+                raise ArtifactError(f"{file}: the tensor {name!r} is also in another file.")
             if tensor.dtype in _FLOATS:
-                # A copy: what is mapped from a file changes, or is gone, when the file is.
+                # A copy: mapped memory changes or disappears with the file.
                 tensor = tensor.to(torch.float32, copy=True)
-                # One pass, in which NaN and infinity stay what they are.
+                # One pass; NaN and infinity propagate.
                 if not torch.isfinite(tensor.sum()):
                     check_finite(tensor, Where(str(file), name))
             tensors[name] = tensor
@@ -70,9 +70,9 @@ def read_weights(files: Iterable[Path]) -> dict[str, torch.Tensor]:
 
 
 def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config: str = "config.json") -> None:
-    """Put weights into a module that was built without memory, and set the buffers that no checkpoint holds.
+    """Load weights into a module that was built without memory, and set the buffers that no checkpoint has.
 
-    An `ArtifactError` unless these are all of the module's tensors, in its shapes, and no others.
+    Raises `ArtifactError` unless these are exactly the module's tensors, in its shapes.
     """
     needed = module.state_dict()
     counters = {name: torch.tensor(0) for name in needed if name.endswith(_COUNTER)}
@@ -83,7 +83,8 @@ def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config:
         reason = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
         shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
         raise ArtifactError(
-            f"{folder}: the weights do not fit {config}: {shown} Get both again; quantised weights are not supported."
+            f"{folder}: the weights do not fit {config}: {shown} Download both again; quantised weights are not "
+            "supported."
         ) from error
     for part in module.modules():
         if "position_ids" in part._buffers:

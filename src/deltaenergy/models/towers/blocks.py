@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-# Activations kept for the backward pass, in bytes; beyond this, they are computed again when they are needed.
+# Bytes of activations to keep for the backward pass; beyond this, they are computed again.
 ACTIVATION_BUDGET = 2**30
-# What one token leaves behind in one block, in multiples of the width: norms, q, k, v, attention, MLP (4 × twice).
+# Activations of one token in one block, in multiples of the width: norms, q, k, v, attention, MLP (4 × twice).
 KEPT_PER_BLOCK = 18
 
 
@@ -23,14 +23,14 @@ def heads(layer: Any, projected: torch.Tensor) -> torch.Tensor:
 
 
 def finish_block(layer: Any, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-    """The rest of a block after attention: its output projection and the MLP, each added to what was there."""
+    """The rest of a block after attention: its output projection and the MLP, each added to the residual."""
     x = x + layer.self_attn.out_proj(attended)
     result: torch.Tensor = x + layer.mlp(layer.layer_norm2(x))
     return result
 
 
 def bytes_per_token(layers: int, width: int, element_size: int) -> int:
-    """What the backward pass keeps of one token that runs through all blocks."""
+    """What the backward pass keeps of one token over all blocks."""
     return layers * KEPT_PER_BLOCK * width * element_size
 
 
@@ -41,7 +41,7 @@ def run_blocks(
     deep: torch.Tensor | None = None,
     places: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """States (N, L, W) through all blocks; `hidden` marks what must not be looked at.
+    """States (N, L, W) through all blocks; `hidden` masks attention.
 
     Before block b = 1, 2, … the states at each row's `places` (N, M) are replaced by `deep[b − 1]`.
     """
@@ -56,7 +56,7 @@ def run_blocks(
 
 
 def replace_states(x: torch.Tensor, block: int, deep: torch.Tensor | None, places: torch.Tensor | None) -> torch.Tensor:
-    """The states that enter a block, with those at `places` replaced where `deep` has some for it."""
+    """The states that enter a block, with those at `places` replaced by `deep`, if any."""
     if deep is None or places is None or not 0 < block <= len(deep):
         return x
     rows = torch.arange(len(x), device=x.device)
@@ -64,7 +64,7 @@ def replace_states(x: torch.Tensor, block: int, deep: torch.Tensor | None, place
 
 
 def masked_softmax(scores: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
-    """Softmax without the entries that `hidden` marks, in at least float32."""
+    """Softmax without the `hidden` entries, in at least float32."""
     if hidden is not None:
         scores = scores.masked_fill(hidden, -math.inf)
     wide = scores if scores.dtype == torch.float64 else scores.float()

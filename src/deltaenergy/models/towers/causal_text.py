@@ -1,15 +1,15 @@
 """CLIP's text tower: a causal transformer, pooled at the end token.
 
-Tokens after the end token change nothing, so prompts are run truncated at the longest end token of their batch.
+Tokens after the end token change nothing, so prompts are cut at the last end token of their batch.
 
 Prompts with learned parts (see `prompts.py`) are run block by block. A causal tower computes the same states for a
-common prefix whatever follows. So the prefix is run once, its keys and values are kept in every block, and only what
-stands behind it is run for each class, attending to the prefix and to itself:
+common prefix whatever follows. So the prefix is run once, its keys and values are kept in every block, and only the
+rest is run for each class, attending to the prefix and to itself:
 
     softmax([q·K_prefix, q·K_own] / √d) · [V_prefix; V_own]
 
-What stands behind is packed by length without padding, and the last block computes nothing but the end tokens.
-Outputs and gradients equal those of the 77-token pass.
+The rest is packed by length without padding, and the last block computes only the end tokens. Outputs and gradients
+equal those of the 77-token pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CausalTextTower(TextTower):
         self._layers = list(transformer.encoder.layers)
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        # Whatever follows the end token is never looked at, so the end token itself serves as padding.
+        # Tokens after the end token are never attended to, so the end token itself serves as padding.
         ids = self._padded(rows, max(map(len, rows)), self.frame[1][0])
         ends = torch.tensor([len(row) - 1 for row in rows], device=ids.device)
         hidden = self.transformer(input_ids=ids).last_hidden_state
@@ -50,7 +50,7 @@ class CausalTextTower(TextTower):
     ) -> list[KeysValues]:
         """Embedded prefixes (B, n, W) -> their keys and values in every block.
 
-        Before block b = 1, 2, … the states at `places` are replaced by `deep[b − 1]`, as long as there are any.
+        Before block b = 1, 2, … the states at `places` are replaced by `deep[b − 1]`, if there are any.
         """
         x = embedded + self._positions(torch.arange(embedded.shape[1], device=embedded.device))
         mask = _causal_mask(x.shape[1], x.device)
@@ -62,7 +62,7 @@ class CausalTextTower(TextTower):
             h = layer.layer_norm1(x)
             keys, values = (heads(layer, project(h)) for project in (layer.self_attn.k_proj, layer.self_attn.v_proj))
             kept.append((keys, values))
-            if number + 1 < len(self._layers):  # beyond the last keys and values nothing looks at the prefix
+            if number + 1 < len(self._layers):  # after the last keys and values nothing attends to the prefix
                 queries = heads(layer, layer.self_attn.q_proj(h))
                 weights = masked_softmax(queries @ keys.transpose(-1, -2) * layer.self_attn.scale, mask)
                 x = finish_block(layer, x, (weights @ values).transpose(1, 2).flatten(2))
@@ -71,10 +71,10 @@ class CausalTextTower(TextTower):
     def run_behind(
         self, prefix: list[KeysValues], embedded: torch.Tensor, groups: Sequence[tuple[int, int]]
     ) -> torch.Tensor:
-        """Unit features (B, classes, D) of what stands behind each of B prefixes.
+        """Unit features (B, classes, D) of the rest after each of B prefixes.
 
-        `embedded` (tokens, W) holds the classes one after the other; `groups` says how many there are of which
-        length, in this order.
+        `embedded` (tokens, W) has the classes one after the other; `groups` are the number of classes by length, in
+        order.
         """
         batch, _, behind, _ = prefix[0][0].shape
         places = torch.cat([torch.arange(length).repeat(count) for count, length in groups])
@@ -113,7 +113,7 @@ def _attend_behind(
 ) -> torch.Tensor:
     """Attention of packed tokens (B, tokens, W) to the prefix and to the tokens of their own class before them.
 
-    `asking` holds the states that look: all tokens, or in the last block the end tokens only.
+    `asking` has the query states: all tokens, or in the last block only the end tokens.
     """
     attention = layer.self_attn
     queries = heads(layer, attention.q_proj(asking)) * attention.scale
@@ -136,12 +136,12 @@ def _attend_behind(
             to_own = to_own.masked_fill(_causal_mask(length, h.device), -math.inf)
         before = to_prefix[:, :, q_range].reshape(batch, count_of_heads, count, looks, behind)
         weights = masked_softmax(torch.cat([before, to_own], dim=-1), None)
-        # All classes look at the same prefix: one product, not one per class.
+        # All classes attend to the same prefix: one product, not one per class.
         from_prefix = weights[..., :behind].reshape(batch, count_of_heads, count * looks, behind) @ values
         results.append(from_prefix + (weights[..., behind:] @ v).reshape(batch, count_of_heads, count * looks, d))
     return torch.cat(results, dim=2).transpose(1, 2).flatten(2)
 
 
 def _causal_mask(length: int, device: torch.device) -> torch.Tensor:
-    """True where a token must not look: at what stands behind it."""
+    """The causal mask: True for later tokens."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)

@@ -1,4 +1,4 @@
-"""CLIP and its like on top of transformers' modules: an image tower that is run block by block, and a fingerprint."""
+"""CLIP-style models on transformers' modules: an image tower run block by block, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import nn
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.loading.tokenizing import tokenizer_digest
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.towers.bert_text import BertTextTower
 from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.text import BertTextTower
 from deltaenergy.models.towers.vision import VisionTower
 
 # Three images of a ViT-B/16.
@@ -24,7 +24,7 @@ class TransformersModel(TowerModel):
     """A dual encoder of transformers: one module with both towers.
 
     Attributes:
-        family: the model's type, as its config.json says it.
+        family: the model's type in config.json.
     """
 
     family: str
@@ -45,7 +45,7 @@ class TransformersModel(TowerModel):
     def _few_at_a_time(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The pixels in parts whose activations stay in a core's cache, on a CPU and without gradients.
 
-        Larger ones are also given back to the system after each step, and asked for again.
+        Larger blocks would also be returned to the system after each step, and allocated again.
         """
         if pixels.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return (pixels,)
@@ -54,14 +54,14 @@ class TransformersModel(TowerModel):
         return tuple(torch.split(pixels, few))
 
     def with_image_transformer(self, transformer: Any) -> Self:
-        """The same model around another module in the place of its image transformer, for whoever wraps it."""
+        """The same model with another module as its image transformer."""
         other = copy.copy(self)
         other.module = copy.copy(self.module)
         other.module._modules = {**self.module._modules, "vision_model": transformer}
         return other
 
     def _architecture(self, config: Any) -> str:
-        """What changes the features and shows in no weight: family, activations, heads, strides, the norms' ε."""
+        """Settings that change features but not weights: family, activations, heads, strides, the norms' ε."""
         parts = []
         for part in (config.text_config, config.vision_config):
             entries = part.to_dict()
@@ -69,7 +69,7 @@ class TransformersModel(TowerModel):
         return "|".join([self.family, *parts])
 
 
-# Entries of a tower's config that change what it computes and not the shapes of its weights.
+# Entries of a tower's config that change its output but not the shapes of its weights.
 _UNSEEN = (
     "hidden_act", "num_attention_heads", "layer_norm_eps", "batch_norm_eps", "pooling_type", "strides",
     "depthwise_padding", "image_size",
@@ -137,7 +137,7 @@ class ChineseClipModel(ClipModel):
 
 
 def hash_weights(module: nn.Module, preprocessing: Preprocessing, described: str) -> str:
-    """Hash of all weights (as float32), the preprocessing and what else is `described`."""
+    """Hash of all weights (as float32), the preprocessing and the settings in `described`."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{sorted(preprocessing.to_dict().items())}|{described}".encode())
     for name, tensor in sorted(module.state_dict().items()):

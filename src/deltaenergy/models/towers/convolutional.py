@@ -1,8 +1,8 @@
-"""Models whose image tower is convolutional: its last map, and what image and patch features are made of it.
+"""Models with a convolutional image tower: its last map, and image and patch features from it.
 
     A = map(pixels) (B, C, h, w),   z = feature(mean_ij A_ij),   u_ij = feature(A_ij)
 
-One function `feature` serves the mean and every place, so that both are in the same space.
+One function `feature` is used for the mean and every place, so both are in the same space.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import torch
 
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.towers.bert_text import BertTextTower
 from deltaenergy.models.towers.clip import TransformersModel
-from deltaenergy.models.towers.text import unit
+from deltaenergy.models.towers.text import BertTextTower, unit
 
 
 class ConvolutionalModel(TowerModel):
-    """A model with `feature_map` and `features_of`; what else a `TowerModel` gives of images follows from them."""
+    """A model with `feature_map` and `features_of`; the rest of `TowerModel` follows from them."""
 
     @abstractmethod
     def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -28,7 +27,7 @@ class ConvolutionalModel(TowerModel):
 
     @abstractmethod
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
-        """What the map holds at a place, or its mean, (..., C) -> unit features (..., D), differentiable."""
+        """The map at a place, or its mean, (..., C) -> unit features (..., D), differentiable."""
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels -> unit features of the mean over the map."""
@@ -68,5 +67,5 @@ class AlignModel(TransformersModel, ConvolutionalModel):
         return feature_map
 
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
-        """The map is in the joint space already."""
+        """The map is already in the joint space."""
         return unit(places)

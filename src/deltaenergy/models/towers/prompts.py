@@ -3,7 +3,7 @@
 A prompt is [start] v_1 … v_M [words] [name] . [end] in CLIP, and framed as the tower's tokenizer frames any text in
 others, with the context v learned (Zhou et al., CoOp, IJCV 2022), fixed
 words between it and the name as in MaPLe, and the name given as words or, as in ID-like, as learned embeddings. With
-deep contexts (MaPLe, PromptSRC) the states of the context are replaced before each of the next blocks, too.
+deep contexts (MaPLe, PromptSRC) the states of the context are also replaced before each of the next blocks.
 
 All classes share [start] v_1 … v_M [words], which is therefore run once (see `causal_text.py`). Where no prefix is
 shared (a context per class, the name in front or in the middle, a tower without causal mask) whole prompts are run,
@@ -27,16 +27,8 @@ from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.text import TextTower
 
 NamePosition = Literal["end", "front", "middle"]
-# Stands among a prompt's token ids for a vector of a name that is given as embeddings.
+# Placeholder among a prompt's token ids for a name given as an embedding.
 _GIVEN = -1
-
-
-@dataclass(frozen=True)
-class _GivenNames:
-    """Names that come with each call: `count` of them, `length` embeddings each."""
-
-    count: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class _Prompt:
         return len(self.before) + context_length + len(self.middle) + len(self.after)
 
     def places(self, context_length: int) -> list[int]:
-        """Where the context stands."""
+        """The positions of the context."""
         first = len(self.before)
         return [first + i + (len(self.middle) if i >= self.split else 0) for i in range(context_length)]
 
@@ -62,19 +54,19 @@ class LearnedPrompts:
 
     Args:
         tower: a model's text tower.
-        names: class names; see `for_embeddings` for names that are learned.
+        names: class names; or how many there are, if they come with each call as embeddings.
         context_length: M, the number of context vectors.
-        name_position: where the class name stands: after the context, before it, or in its middle.
-        class_specific: whether every class has a context of its own.
+        name_position: where the class name is: after the context, before it, or in its middle.
+        class_specific: whether every class has its own context.
         full_stop: whether a full stop follows.
-        between: fixed words between the context and the name behind it.
+        between: fixed words between the context and the name.
         activation_budget: bytes of activations to keep for the backward pass before classes are run in chunks.
     """
 
     def __init__(
         self,
         tower: TextTower,
-        names: Sequence[str] | _GivenNames,
+        names: Sequence[str] | int,
         context_length: int,
         *,
         name_position: NamePosition = "end",
@@ -99,37 +91,16 @@ class LearnedPrompts:
         room = tower.max_length - sum(map(len, tower.frame)) - context_length - len(words)
         if room < 1 + full_stop:
             raise InputError(
-                f"context_length {context_length} leaves no room for class names: "
-                f"the text tower takes {tower.max_length} tokens. Use a shorter context."
+                f"context_length {context_length} leaves no room for class names: the text encoder takes "
+                f"{tower.max_length} tokens. Use a shorter context."
             )
-        self._given = names if isinstance(names, _GivenNames) else None
-        if isinstance(names, _GivenNames):
-            named = _given_names(tower, names, full_stop, room)
+        self._given = names if isinstance(names, int) else None
+        if isinstance(names, int):
+            stop = tower.words(["."])[0] if full_stop else []
+            named = [([_GIVEN, *stop], 1)] * names
         else:
             named = _word_names(tower, names, full_stop, room)
         self._prompts = [_arrange(name, tower.frame, words, context_length, name_position) for name in named]
-
-    @classmethod
-    def for_embeddings(
-        cls,
-        tower: TextTower,
-        count: int,
-        context_length: int,
-        *,
-        length: int = 1,
-        full_stop: bool = True,
-        between: str = "",
-        activation_budget: int = ACTIVATION_BUDGET,
-    ) -> LearnedPrompts:
-        """Prompts whose `count` names are given with each call, as `length` embeddings each."""
-        return cls(
-            tower,
-            _GivenNames(count, length),
-            context_length,
-            full_stop=full_stop,
-            between=between,
-            activation_budget=activation_budget,
-        )
 
     def __call__(
         self, context: torch.Tensor, *, names: torch.Tensor | None = None, deep: torch.Tensor | None = None
@@ -137,8 +108,8 @@ class LearnedPrompts:
         """Context (M, W), or (K, M, W) if class-specific -> unit text features (K, D).
 
         Args:
-            context: what stands at the context's places before the first block, where positions are added.
-            names: embeddings (K, length, W) of the names, for prompts made by `for_embeddings`.
+            context: embeddings of the context, before positions are added.
+            names: embeddings (K, 1, W) of the names, for prompts that were given their number.
             deep: states (J − 1, M, W) that replace those of the context before the blocks 1 … J − 1.
         """
         expected = (len(self._prompts), self.context_length) if self.class_specific else (self.context_length,)
@@ -157,7 +128,7 @@ class LearnedPrompts:
         `names` and `deep` are the same for all.
         """
         if self.class_specific:
-            raise ValueError("each() takes shared contexts; these prompts have one per class")
+            raise ValueError("each() needs shared contexts; these prompts have one per class")
         if not self.shares_prefix:
             return torch.stack([self(context, names=names, deep=deep) for context in contexts])
         names, deep = self._cast_names(names), self._cast_deep(deep)
@@ -188,7 +159,7 @@ class LearnedPrompts:
         return _in_chunks([(run(classes), flat, classes) for classes in chunks], dim=1)
 
     def tokens(self, contexts: int = 1) -> int:
-        """How many tokens a run takes through the tower, for so many shared contexts."""
+        """Number of tokens through the tower, for this many shared contexts."""
         if self.shares_prefix:
             common = self._prompts[0]
             prefix = len(common.before) + self.context_length + len(common.middle)
@@ -196,11 +167,11 @@ class LearnedPrompts:
         return contexts * sum(self._run_lengths())
 
     def recomputes(self, contexts: int = 1) -> bool:
-        """Whether the backward pass of a run computes activations again, because all would be too many to keep."""
+        """Whether the backward pass of a run computes activations again to save memory."""
         return self.tokens(contexts) > self._tokens_at_once
 
     def activation_bytes(self, contexts: int = 1) -> int:
-        """About what autograd keeps of a run at once."""
+        """About how much autograd keeps of a run at once."""
         return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
@@ -241,7 +212,7 @@ class LearnedPrompts:
         return self.tower
 
     def _embed(self, ids: list[int], classes: list[int], names: torch.Tensor | None) -> torch.Tensor:
-        """Token embeddings (tokens, W), with the given names of `classes` where they belong."""
+        """Token embeddings (tokens, W), with the names of `classes` inserted."""
         if names is None or _GIVEN not in ids:
             return self.tower.embed(ids)
         embedded = self.tower.embed([max(token, 0) for token in ids])
@@ -250,10 +221,10 @@ class LearnedPrompts:
         return embedded.index_put(where, names[classes].flatten(0, 1))
 
     def _cast_names(self, names: torch.Tensor | None) -> torch.Tensor | None:
-        if self._given is None or names is None:
-            assert self._given is None and names is None, "names are for prompts made by for_embeddings, and only those"
+        assert (names is None) == (self._given is None), "names belong to prompts that were told their number"
+        if names is None:
             return None
-        assert names.shape == (self._given.count, self._given.length, self.tower.width)
+        assert names.shape == (self._given, 1, self.tower.width)
         return names.to(self.tower.embedding_weight)
 
     def _cast_deep(self, deep: torch.Tensor | None) -> torch.Tensor | None:
@@ -262,33 +233,23 @@ class LearnedPrompts:
         assert deep.ndim == 3 and deep.shape[1:] == (self.context_length, self.tower.width)
         if len(deep) >= self.tower.blocks:
             raise InputError(
-                f"deep contexts are given for {1 + len(deep)} blocks, but the text tower has {self.tower.blocks}. "
+                f"deep contexts are given for {1 + len(deep)} blocks, but the text encoder has {self.tower.blocks}. "
                 f"Use a depth of at most {self.tower.blocks}."
             )
         return deep.to(self.tower.embedding_weight)
 
 
 def _word_names(tower: TextTower, names: Sequence[str], full_stop: bool, room: int) -> list[tuple[list[int], int]]:
-    """Token ids of each name and its full stop, and how many belong to the name; too long ones cut, with a warning."""
+    """Token ids of each name and its full stop, and how many belong to the name; long names are cut, with a warning."""
     rows = tower.words([f"{name}." for name in names] if full_stop else names)
     found = []
     for name, words, alone in zip(names, rows, tower.words(names)):
         if len(words) > room:
             warnings.warn(f"The class name {name[:60]!r} was cut to {room} tokens.", stacklevel=3)
-        # Behind the name stands the full stop; where the name ends, the name alone tells.
+        # The full stop follows the name; only the name tells where it ends.
         kept = words[:room]
         found.append((kept, min(len(alone), len(kept))))
     return found
-
-
-def _given_names(tower: TextTower, names: _GivenNames, full_stop: bool, room: int) -> list[tuple[list[int], int]]:
-    """As `_word_names`, for names that come as embeddings."""
-    stop = tower.words(["."])[0] if full_stop else []
-    if names.count < 1 or names.length < 1:
-        raise ValueError(f"there must be at least one name of one embedding, got {names.count} of {names.length}")
-    if names.length + len(stop) > room:
-        raise InputError(f"Names of {names.length} embeddings are too long: there is room for {room - len(stop)}.")
-    return [([_GIVEN] * names.length + stop, names.length)] * names.count
 
 
 def _arrange(

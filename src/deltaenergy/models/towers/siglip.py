@@ -1,11 +1,11 @@
 """SigLIP (Zhai et al., ICCV 2023) and SigLIP 2 (Tschannen et al., 2025) of one image size, on transformers' modules.
 
 What differs from CLIP:
-- Texts are padded to the tower's whole length (64), every token sees every other, padding too, and the state at the
-  last place is the text. So whole prompts are run.
+- Texts are padded to the tower's whole length (64), every token attends to every other, also padding, and the last
+  state is the text. So whole prompts are run.
 - Images have no class token: a learned probe q attends to the last block's patches x, and
       y = out_proj(softmax(q·K(x)/√d) V(x)),   feature = y + mlp(ln(y)).
-  The feature of one patch is that of an image in which the probe sees this patch alone (as MaskCLIP, ECCV 2022, for
+  The feature of one patch is that of an image in which the probe sees only this patch (as MaskCLIP, ECCV 2022, for
   attention pooling): y = out_proj(V(x_p)).
 - It was trained with sigmoid(L·cosine + b) on each pair. b is the model's `logit_bias`; softmax over a list of classes,
   which is the confidence here, does not change with it.
@@ -63,8 +63,8 @@ class SiglipModel(TransformersModel):
 
     family = "siglip"
     why_no_vision = (
-        "has one that pools its patches by attention, without a class token to read them from. Methods that learn "
-        "texts or work on features do without, such as coop or tip-adapter-f"
+        "has one without a class token. Use a method that learns texts or works on features, such as coop or "
+        "tip-adapter-f"
     )
 
     def __init__(self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:
@@ -80,7 +80,7 @@ class SiglipModel(TransformersModel):
         return unit(torch.cat([self.module.vision_model(part).pooler_output for part in parts]))
 
     def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit image features, and unit features of each patch as if the probe saw it alone."""
+        """Unit image features, and unit features of each patch as if the probe saw only it."""
         outputs = [self.module.vision_model(part) for part in self._few_at_a_time(pixels.to(self.dtype))]
         states = torch.cat([one.last_hidden_state for one in outputs])
         head = self.module.vision_model.head

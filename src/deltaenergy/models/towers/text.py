@@ -1,7 +1,7 @@
-"""The text tower: prompts -> unit features, without computing what repetition would throw away.
+"""The text tower: prompts -> unit features.
 
-What all towers share: prompts are tokenised, batched by length and cached. How a batch is run, padded and pooled is
-the tower's own: `causal_text.py` (CLIP and its like), `siglip.py`, `bert_text.py`.
+Shared by all towers: prompts are tokenised, batched by length and cached. Running, padding and pooling a batch differ:
+`causal_text.py` (CLIP), `siglip.py`, and `BertTextTower` here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from torch import nn
 
 from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import counted
+from deltaenergy.models.towers.blocks import replace_states
 
 OptionalTensor = torch.Tensor | None
-# A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
+# Maximum tokens per batch: enough to keep two cores or a GPU busy, small enough for a laptop.
 TOKENS_PER_BATCH = 4096
 # 50,000 features of 512 floats are 100 MB; the least recently used go first.
 CACHED_PROMPTS = 50_000
-# Fast tokenizers set their padding anew in every call, which two threads must not do at once.
+# Fast tokenizers set their padding in every call, which two threads must not do at once.
 _TOKENIZING = threading.Lock()
 
 
@@ -44,9 +46,9 @@ class TextTower(ABC):
         finish: projected vector -> unit feature; plain normalisation for CLIP.
 
     Attributes:
-        causal: whether a token sees only what stands before it, so that prompts can share a prefix.
+        causal: whether a token sees only earlier tokens, so prompts can share a prefix.
         frame: ids that the tokenizer puts before and behind the words.
-        max_length: tokens that the tower takes, the frame included.
+        max_length: maximum tokens, with the frame.
     """
 
     causal: bool
@@ -71,7 +73,7 @@ class TextTower(ABC):
 
     @abstractmethod
     def _look_at(self, transformer: Any, tokenizer: Any) -> None:
-        """Set `frame`, `max_length` and `_layers` by what the parts say."""
+        """Set `frame`, `max_length` and `_layers` from the parts."""
 
     @property
     def token_embedding(self) -> nn.Module:
@@ -98,7 +100,7 @@ class TextTower(ABC):
         """
 
     def run_length(self, length: int) -> int:
-        """How many tokens are computed for a text of so many."""
+        """How many tokens are computed for a text of `length` tokens."""
         return length
 
     @property
@@ -124,7 +126,7 @@ class TextTower(ABC):
         projection: nn.Module | None = None,
         finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> Self:
-        """The same tower with some parts replaced, and a cache of its own."""
+        """The same tower with some parts replaced, and its own cache."""
         return type(self)(
             transformer or self.transformer,
             projection or self.projection,
@@ -133,15 +135,14 @@ class TextTower(ABC):
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with their frame, cut (with a warning) to what the tower can take."""
+        """Token ids with their frame, cut (with a warning) to the tower's length."""
         with _TOKENIZING:
             rows: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=True, truncation=False)["input_ids"]
         behind = self.frame[1]
         too_long = [text for text, row in zip(texts, rows) if len(row) > self.max_length]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} text(s) are longer than {self.max_length} tokens and were cut, "
-                f"for example {too_long[0][:60]!r}.",
+                f"Cut {counted(len(too_long), 'text')} to {self.max_length} tokens, for example {too_long[0][:60]!r}.",
                 stacklevel=3,
             )
         kept = self.max_length - len(behind)
@@ -169,7 +170,7 @@ class TextTower(ABC):
         return torch.stack([known[text] for text in texts]) if texts else torch.zeros(0, self._feature_dim())
 
     def project(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
-        """Vectors (N, D) before `finish`, un-normalised: for averages, and for bulk that would flush the cache."""
+        """Vectors (N, D) before `finish`, un-normalised: for averages, and for bulk work that would flush the cache."""
         if not texts:
             return torch.zeros(0, self._feature_dim())
         order: list[int] = []
@@ -207,6 +208,50 @@ class TextTower(ABC):
     def _padded(self, rows: Sequence[Sequence[int]], length: int, filler: int) -> torch.Tensor:
         """Ids (N, length)."""
         return torch.tensor([[*row, *[filler] * (length - len(row))] for row in rows], device=self.device)
+
+
+class BertTextTower(TextTower):
+    """The text tower of a model in transformers' BERT layout (`embeddings.word_embeddings`, `encoder.layer`).
+
+    Chinese-CLIP's and ALIGN's: full attention except to padding, pooled at the first token. Blocks are post-norm and
+    run by transformers; prompts with learned parts are run whole.
+    """
+
+    causal = False
+
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
+        positions = int(transformer.embeddings.position_embeddings.weight.shape[0])
+        # A tokenizer without a length reports an enormous one.
+        self.max_length = min(positions, int(tokenizer.model_max_length))
+        self.frame = ([tokenizer.cls_token_id], [tokenizer.sep_token_id])
+        self._layers = list(transformer.encoder.layer)
+
+    @property
+    def token_embedding(self) -> nn.Module:
+        module: nn.Module = self.transformer.embeddings.word_embeddings
+        return module
+
+    def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        longest = max(map(len, rows))
+        ids = self._padded(rows, longest, self.tokenizer.pad_token_id)
+        seen = self._padded([[1] * len(row) for row in rows], longest, 0)
+        hidden = self.transformer(input_ids=ids, attention_mask=seen).last_hidden_state
+        projected: torch.Tensor = self.projection(hidden[:, 0])
+        return projected
+
+    def run_whole(
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
+    ) -> torch.Tensor:
+        """Unit features (N, D) of embedded prompts (N, L, W), masked after their `lengths`."""
+        x = self.transformer.embeddings(inputs_embeds=embedded)
+        hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+        # Added to the attention's scores, as every implementation accepts it.
+        mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
+        mask = mask.masked_fill(hidden, torch.finfo(x.dtype).min)[:, None, None, :].expand(-1, 1, x.shape[1], -1)
+        for number, layer in enumerate(self._layers):
+            result = layer(replace_states(x, number, deep, places), mask)
+            x = result[0] if isinstance(result, tuple) else result
+        return self.finish(self.projection(x[:, 0]))
 
 
 def _batches_by_tokens(lengths: list[int]) -> Iterator[range]:

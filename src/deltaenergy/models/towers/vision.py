@@ -2,8 +2,8 @@
 
     x_0 = ln_pre([class, patches] + positions, p_0),   x_{b+1} = block_b(x_b, its last n states replaced by p_b)
 
-Tokens p_b (n of them) stand at the end and have no positions (Jia et al., VPT, ECCV 2022; as in MaPLe and PromptSRC);
-blocks beyond the last p_b let them flow. The image feature is the projected class token of the last block.
+The n tokens p_b are at the end and have no positions (Jia et al., VPT, ECCV 2022; as in MaPLe and PromptSRC); blocks
+beyond the last p_b let them flow. The image feature is the projected class token of the last block.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from deltaenergy.models.towers.text import unit
 
 @dataclass(frozen=True)
 class VisionOutputs:
-    """What a run gives: unit image features (B, D) and, if asked for, unit patch features (B, P, D), the patch states
-    (B, P, H) that they are projected from, and the attention weights of each block (B, heads, tokens, tokens), of the
-    last one those of the class token alone (B, heads, 1, tokens).
+    """The output of a run: unit image features (B, D) and, on request, unit patch features (B, P, D), the patch states
+    (B, P, H) that they are projected from, and the attention weights of each block (B, heads, tokens, tokens), for the
+    last block only those of the class token (B, heads, 1, tokens).
     """
 
     features: torch.Tensor
@@ -35,14 +35,14 @@ class VisionOutputs:
 
 
 class VisionTower:
-    """The image tower of a model in transformers' CLIP layout.
+    """The image encoder of a model in transformers' CLIP layout.
 
     Args:
         transformer: transformers' CLIPVisionModel (`embeddings`, `pre_layrnorm`, `encoder.layers`, `post_layernorm`).
         projection: state of the class token -> feature.
         finish: projected vector -> unit feature.
-        activation_budget: bytes of activations to keep for the backward pass; a batch that would leave more keeps
-            only what enters each block, and computes the rest again.
+        activation_budget: bytes of activations to keep for the backward pass; larger batches keep only the input of
+            each block, and compute the rest again.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class VisionTower:
         attention: bool = False,
     ) -> VisionOutputs:
         """Pixels (B, 3, side, side) -> features, with tokens `prompts` in the tower: (J, n, H) for the first J
-        blocks, (1, n, H) for the first alone. Differentiable with respect to both, and to `attention` if it is kept.
+        blocks, (1, n, H) for only the first. Differentiable with respect to both, and to `attention` if it is kept.
         """
         weights: list[torch.Tensor] | None = [] if attention else None
         x = self.transformer.embeddings(pixels)
@@ -83,7 +83,7 @@ class VisionTower:
             tokens = [block.expand(len(x), -1, -1) for block in prompts.to(x)]
             x = torch.cat([x, tokens[0]], dim=1)
         x = self.transformer.pre_layrnorm(x)
-        # Attention that is computed again would not be the one that gradients are asked for.
+        # Recomputed attention would not be the tensor that gradients are requested for.
         recompute = self._must_recompute(x) and not attention
         for number, layer in enumerate(self._layers):
             if 0 < number < len(tokens):
@@ -93,7 +93,7 @@ class VisionTower:
                     x = checkpoint(_run_block, layer, x, use_reentrant=False)
                 else:
                     x = _run_block(layer, x, weights=weights)
-        # Of the last block's output only the class token is looked at; patches take the value path instead.
+        # Only the class token of the last block's output is used; patches take the value path instead.
         last = _run_block(self._layers[-1], x, asking=1, weights=weights)
         features = self.project(self.transformer.post_layernorm(last[:, 0]))
         kept = tuple(weights or ())
@@ -114,15 +114,15 @@ class VisionTower:
         return self.finish(self.projection(hidden))
 
     def recomputes(self, images: int, tokens: int = 0) -> bool:
-        """Whether a run with so many learned tokens keeps only what enters each block for its backward pass."""
+        """Whether a run with this many learned tokens keeps only the input of each block for its backward pass."""
         return self._whole_bytes(images * (1 + self.patch_count + tokens)) > self.activation_budget
 
     def kept_bytes(self, images: int, tokens: int = 0) -> int:
-        """About what such a run keeps for its backward pass."""
+        """About how much such a run keeps for its backward pass."""
         seen = images * (1 + self.patch_count + tokens)
         if not self.recomputes(images, tokens):
             return self._whole_bytes(seen)
-        # What enters each block, and all of the one block that is being computed again.
+        # The input of each block, and all of the block that is being computed again.
         return seen * self.blocks * self.width * self._element_size + self._whole_bytes(seen) // self.blocks
 
     def _value_path(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +141,7 @@ class VisionTower:
         return self._whole_bytes(x.shape[0] * x.shape[1]) > self.activation_budget
 
     def _whole_bytes(self, tokens: int) -> int:
-        """What so many tokens leave behind in all blocks."""
+        """Activations of this many tokens in all blocks."""
         return tokens * bytes_per_token(self.blocks, self.width, self._element_size)
 
     @property
@@ -154,7 +154,7 @@ def _run_block(
 ) -> torch.Tensor:
     """The block's output (B, tokens, H) at the first `asking` tokens, by default at all.
 
-    With a list `weights`, the attention weights are computed openly and appended to it.
+    With a list `weights`, the attention weights are computed and appended to it.
     """
     h = layer.layer_norm1(x)
     attention = layer.self_attn

@@ -1,9 +1,9 @@
-"""CLIPN's released checkpoints (xmed-lab/CLIPN), turned into a "no" tower: names and orientations change, no number.
+"""CLIPN's released checkpoints (xmed-lab/CLIPN), turned into a "no" tower: only names and orientations change.
 
-The release is a whole CLIP in open_clip's layout, with a second text encoder beside the first: `transformer_no.*`,
-`token_embedding_no.weight`, `positional_embedding_no`, `ln_final_no.*`, `text_projection_no`, and `prompt_no`
-(16, 77, W), a vector for each of 16 prompts and each token. It comes as a pickle, which is never read here; in a
-separate environment
+The release is a whole CLIP in open_clip's layout, with a second text encoder next to the first: `transformer_no.*`,
+`token_embedding_no.weight`, `positional_embedding_no`, `ln_final_no.*`, `text_projection_no`, and `prompt_no` (16, 77,
+W), a vector for each of 16 prompts and each token. It comes as a pickle, which is never read here; in a separate
+environment
 
     import torch, safetensors.torch
     weights = torch.load("epoch_10.pt", map_location="cpu", weights_only=True)["state_dict"]
@@ -35,19 +35,19 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
 
     Args:
         file: the checkpoint as a safetensors file.
-        model: the CLIP that it was trained from, whose text encoder the file holds as well: another one is refused.
-        folder: where the tower is written; a finished one is not written over.
+        model: the CLIP that it was trained from, whose text encoder is also in the file: another model is refused.
+        folder: where the tower is written; a finished tower is not overwritten.
     """
     file, folder = Path(file), Path(folder)
     if file.suffix != ".safetensors":
         raise InputError(
-            f"{file} is not a .safetensors file. Pickles (.pt) can run code when they are opened and are never read: "
-            "convert it first, as the documentation of deltaenergy.scores.clipn.released shows."
+            f"{file} is not a .safetensors file. Pickles (.pt) can run code when opened and are never read: convert it "
+            "first, as the documentation of deltaenergy.scores.clipn.released shows."
         )
     check_unfinished(folder)
     stored = {name.removeprefix("module."): tensor for name, tensor in read_tensors(file).items()}
     if PROMPTS not in stored or stored[PROMPTS].ndim != 3:
-        raise ArtifactError(f"{file} has no tensor {PROMPTS!r} of three dimensions: it is no checkpoint of CLIPN.")
+        raise ArtifactError(f"{file} has no tensor {PROMPTS!r} of three dimensions: it is not a checkpoint of CLIPN.")
     tower = NoTower(model, stored[PROMPTS])
     shapes = {name: tensor.shape for name, tensor in tower.state_dict().items() if name != "prompts"}
     own = NoTower(model, stored[PROMPTS][:1]).state_dict()
@@ -58,7 +58,7 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
         for stored_name, is_no in ((source.name, False), (f"{first}_no{dot}{rest}", True)):
             if stored_name not in stored:
                 raise ArtifactError(
-                    f"{file} has no tensor {stored_name!r}: it is no checkpoint of CLIPN for this model."
+                    f"{file} has no tensor {stored_name!r}: it is not a checkpoint of CLIPN for this model."
                 )
             tensor = source.take(stored[stored_name]).float()
             if tensor.shape != shape:
@@ -78,7 +78,7 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
 
 
 def _in_transformers(name: str) -> str:
-    """What transformers' CLIPModel calls a weight of a `NoTower`."""
+    """The name in transformers' CLIPModel of a weight of a `NoTower`."""
     if name.startswith("projection."):
         return f"text_{name}"
     return f"text_model.{name.removeprefix('transformer.')}"

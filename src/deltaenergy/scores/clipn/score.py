@@ -1,6 +1,6 @@
 """CLIPN: a second text tower that says "no" (Wang et al., ICCV 2023).
 
-    a_k = L z·t_k,   b_k = L z·n_k,   q_k = σ(a_k − b_k): how much rather "yes" than "no" for class k
+    a_k = L z·t_k,   b_k = L z·n_k,   q_k = σ(a_k − b_k): the probability of "yes" for class k
     atd:  Σ_k softmax(a)_k q_k     (agreeing to differ; the paper's 1 − probability of the extra, unknown class)
     ctw:  q_k of the most likely k (competing to win)
 
@@ -52,7 +52,7 @@ class Clipn(Score):
     """`clipn` as a Score. `no_tower` is a folder that `train_no_tower` wrote, or a file."""
 
     name = "clipn"
-    summary = 'yes or no for every class, by a second text tower that was taught to say "no"'
+    summary = 'yes or no for every class, by a second text encoder that was trained to say "no"'
     formula = "Σ_k softmax(L s)_k σ(L (s_k − z·n_k))  (atd), or the σ of the top class (ctw)"
     paper = "Wang et al., ICCV 2023"
     requires = frozenset({Need.FEATURES, Need.TEXTS})
@@ -64,8 +64,8 @@ class Clipn(Score):
         if self.no_tower:
             return None
         return (
-            "Score 'clipn' needs a \"no\" tower: make one with deltaenergy.scores.clipn.training.train_no_tower, and "
-            "name it as in clipn(no_tower=FOLDER)."
+            "Score 'clipn' needs a \"no\" text encoder: train one with "
+            "deltaenergy.scores.clipn.training.train_no_tower, and pass it as clipn(no_tower=FOLDER)."
         )
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:

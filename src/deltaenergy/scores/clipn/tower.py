@@ -1,4 +1,4 @@
-"""The "no" text tower of CLIPN: a copy of a model's text tower that answers what an image is not (ICCV 2023).
+"""The "no" text tower of CLIPN: a copy of a model's text tower for what an image is not (ICCV 2023).
 
 Learned vectors, the "no" prompts, are added to the embedding of every token: in training one of them, drawn at random
 for each text; afterwards their mean. On disk: `no_tower.safetensors` with `prompts` (P, W), or (P, L, W) with a vector
@@ -29,7 +29,7 @@ PROMPTS, DEVIATION = 16, 0.02
 
 
 class NoTower(nn.Module):
-    """A trainable copy of `model`'s text tower in float32, which starts out saying what the model says."""
+    """A trainable copy of `model`'s text tower in float32, which starts equal to it."""
 
     def __init__(self, model: Model, prompts: torch.Tensor) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class NoTower(nn.Module):
         self.projection: nn.Module = copy.deepcopy(tower.projection).float()
         self.prompts = nn.Parameter(prompts.to(tower.device, torch.float32))
         self._drawn: torch.Tensor | None = None
-        # Tokenizer, batching, pooling and the final step are the model's; the cache of this tower is its own.
+        # Tokenizer, batching, pooling and the final step are the model's; the cache is separate.
         self.text = tower.derived(transformer=self.transformer, projection=self.projection)
         self.text.token_embedding.register_forward_hook(self._add_prompt)
 
@@ -67,13 +67,13 @@ class NoTower(nn.Module):
         return unit(features.view(len(classes), len(templates), -1).mean(dim=1))
 
     def save(self, folder: Path, model: Model, record: Mapping[str, Any]) -> None:
-        """Write the tower; the JSON file comes last, so that a folder with one is whole."""
+        """Write the tower; the JSON file comes last and marks a complete folder."""
         write_tensors(folder / WEIGHTS, self.state_dict())
         write_json(folder / RECORD, {"model": model.describe(), **record})
 
     @classmethod
     def load(cls, path: str | Path, model: Model) -> NoTower:
-        """A saved tower, from its folder or from a safetensors file; one of another model is refused."""
+        """A saved tower, from its folder or a safetensors file; a tower of another model is refused."""
         path = Path(path).expanduser()
         file = path / WEIGHTS if path.is_dir() else path
         record = file.with_name(RECORD)
@@ -81,17 +81,17 @@ class NoTower(nn.Module):
             made_with = read_json(record).get("model", {})
             if made_with.get("fingerprint") != model.fingerprint:
                 raise ArtifactError(
-                    f'{path}: this "no" tower belongs to model {made_with.get("name")!r}, not to {model.name!r} (their '
-                    "weights differ). Train one for this model with `train_no_tower`."
+                    f'{path}: this "no" text encoder belongs to {made_with.get("name")!r}, not to {model.name!r} '
+                    "(other weights). Train one for this model with `train_no_tower`."
                 )
         tensors = read_tensors(file)
         if "prompts" not in tensors:
-            raise ArtifactError(f'{file} holds no tensor "prompts": it is not a "no" tower.')
+            raise ArtifactError(f'{file} has no tensor "prompts": it is not a "no" text encoder.')
         tower = cls(model, tensors["prompts"])
         try:
             tower.load_state_dict(tensors)
         except RuntimeError as error:
-            raise ArtifactError(f"{file} does not fit the text tower of {model.name!r}: {error}") from error
+            raise ArtifactError(f"{file} does not fit the text encoder of {model.name!r}: {error}") from error
         return tower.eval().requires_grad_(False)
 
     def _add_prompt(self, module: nn.Module, args: Any, embeddings: torch.Tensor) -> torch.Tensor:

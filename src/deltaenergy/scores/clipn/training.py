@@ -1,4 +1,4 @@
-"""Train CLIPN's "no" text tower on images with texts; the image tower and the "yes" tower stay as they are.
+"""Train CLIPN's "no" text tower on images with texts; the image tower and the "yes" tower stay frozen.
 
 For a batch of N pairs with unit image features z, texts t and "no" texts n, and q_ij = σ(L z_i·(t_j − n_j)):
 
@@ -7,8 +7,8 @@ For a batch of N pairs with unit image features z, texts t and "no" texts n, and
     TSO      = mean over texts of 2 − ‖t_j − n_j‖             (yes and no texts point apart)
     L = ½ (ITBO_yes + ITBO_no + TSO)                          (Wang et al., ICCV 2023)
 
-Pairs of different images with the very same text match too and are left out of ITBO_no. Features of images and of
-"yes" texts never change, so they are computed once; a step runs the "no" tower alone.
+Pairs of different images with the same text also match and are excluded from ITBO_no. Features of images and of "yes"
+texts never change, so they are computed once; a step runs only the "no" tower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NoRecipe(Bounded):
     """How to train. The paper leaves the optimiser open; AdamW with a cosine schedule is this project's choice."""
 
     epochs: Count = 10
-    batch_size: Annotated[int, Range(2)] = 256  # a text needs others to deny
+    batch_size: Annotated[int, Range(2)] = 256  # a text needs other texts
     learning_rate: Positive = 1e-4
     weight_decay: NonNegative = 0.01
     prompts: Count = PROMPTS
@@ -108,7 +108,7 @@ def yes_no_losses(
 def encode_pairs(
     model: Model, images: Any, texts: Sequence[str], progress: Progress | None = None, *, batch_size: int = 32
 ) -> Pairs:
-    """Image features with their texts; images that cannot be read are left out and listed."""
+    """Image features with their texts; unreadable images are skipped and listed."""
     items = load_images(images)
     if len(items) != len(texts):
         raise InputError(f"There are {len(items)} images but {len(texts)} texts: each image needs its own.")
@@ -116,7 +116,7 @@ def encode_pairs(
     encoded = require_towers(model, "clipn").encode(items, batch_size=batch_size, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
-        raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")
+        raise InputError(f"Training needs at least two different texts with readable images, got {len(set(kept))}.")
     return Pairs(torch.from_numpy(encoded.features), kept, encoded.unreadable)
 
 
@@ -133,9 +133,9 @@ def train_no_tower(
     Args:
         model: any model; it is not changed.
         pairs: from `encode_pairs`.
-        folder: for the tower, and for a checkpoint after every epoch: the same call goes on where it stopped.
+        folder: for the tower, and for a checkpoint after every epoch: the same call resumes from it.
         recipe: epochs, batch size, learning rate, number of prompts, seed.
-        progress: told how many steps are done.
+        progress: called with the number of finished steps.
 
     Returns:
         The mean losses of every epoch: `loss` and its parts.
@@ -155,29 +155,31 @@ def train_no_tower(
 
 
 def check_unfinished(folder: Path) -> None:
-    """Refuse to write over a finished tower."""
+    """Refuse to overwrite a finished tower."""
     if folder.is_file():
-        raise InputError(f"{folder} is a file. Give a folder, which is made if it does not exist.")
+        raise InputError(f"{folder} is a file. Pass a folder, which is created if it does not exist.")
     if (folder / RECORD).exists():
-        raise InputError(f'{folder} holds a finished "no" tower already. Choose another folder, or delete this one.')
+        raise InputError(
+            f'{folder} already contains a finished "no" text encoder. Choose another folder, or delete this one.'
+        )
 
 
 class _Task:
-    """What the loop asks of a "no" tower in training: fixed features, and a step on some of the pairs."""
+    """A "no" tower in training, for the loop: fixed features, and a step on some of the pairs."""
 
     def __init__(self, model: TowerModel, pairs: Pairs, recipe: NoRecipe) -> None:
         self.module = NoTower.start(model, recipe.prompts, recipe.seed)
         self.size = len(pairs.texts)
         self._model, self._recipe, self._texts = model, recipe, pairs.texts
         self._features = pairs.features.to(model.device)
-        # Cloned: features of the encoder are inference tensors, which autograd does not take.
+        # Cloned: features of the encoder are inference tensors, which autograd does not accept.
         self._yes = model.text.encode(self._texts).float().clone()
         self._rows = model.text.tokenize(self._texts)
         number = {text: i for i, text in enumerate(dict.fromkeys(self._texts))}
         self._text_ids = torch.tensor([number[text] for text in self._texts], device=model.device)
 
     def identity(self) -> dict[str, Any]:
-        """What makes this run this run: a checkpoint of another is refused."""
+        """The identity of this run: a checkpoint of another run is refused."""
         pixels = hashlib.blake2b(self._features.cpu().numpy().data, digest_size=8).hexdigest()
         data = {"texts": hash_strings(self._texts), "images": pixels}
         return {"model": self._model.fingerprint, **data, **asdict(self._recipe)}
@@ -195,7 +197,7 @@ class _Task:
         """There are no held-out pairs."""
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Nothing goes on from epoch to epoch."""
+        """Nothing to do between epochs."""
 
     def end_stage(self, phase: str, generator: torch.Generator) -> None:
         """There is one stage."""

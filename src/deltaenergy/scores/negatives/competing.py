@@ -1,8 +1,9 @@
-"""The words that classes compete with: ImageNet's names and everyday nouns, or a user's own; none means a class.
+"""The words that classes compete with: ImageNet's names and everyday nouns, or a user's own; none of them means a
+class.
 
-Removed are the classes, their synonyms and their kinds (`taxonomy.own_words`), and words whose text lies closer to a
-class's than a cosine of 0.9. What lies above a class ("animal" for dogs) competes: that does no harm. With people among
-the classes no clothes compete: an image of a person in a suit is nearer to "suit" than to "person".
+Removed are the classes, their synonyms and their kinds (`taxonomy.own_words`), and words whose text has a cosine above
+0.9 with a class. Broader words ("animal" for dogs) compete: that does no harm. With people among the classes no clothes
+compete: an image of a person in a suit is nearer to "suit" than to "person".
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import unit
-from deltaenergy.scores.negatives.candidates import encode_candidates
+from deltaenergy.scores.negatives.pools import encode_candidates
 from deltaenergy.scores.negatives.taxonomy import own_words
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
-# With fewer words than this, unknown images too often find no word of theirs (docs/results.md).
+# With fewer words than this, unknown images too often match none of them (docs/results/thresholds.md).
 FEW_WORDS = 300
 TOO_CLOSE = 0.9
 PEOPLE = frozenset({
@@ -45,7 +46,7 @@ class CompetingWords:
     removed: Mapping[str, str]
 
     def pack(self) -> torch.Tensor:
-        """As a tensor that is saved with a detector."""
+        """As a tensor to save with a detector."""
         text = json.dumps({"kept": self.kept, "removed": dict(self.removed)}, ensure_ascii=False)
         return torch.frombuffer(bytearray(text.encode("utf-8")), dtype=torch.uint8)
 
@@ -57,7 +58,7 @@ class CompetingWords:
 
 @functools.cache
 def imagenet_meanings() -> Mapping[str, tuple[int, ...]]:
-    """ImageNet's names, each with its synsets as rows of the taxonomy; two names stand for two classes each."""
+    """ImageNet's names, each with its synsets as rows of the taxonomy; two names have two classes each."""
     text = resources.files("deltaenergy.scores.negatives").joinpath("data/imagenet-synsets.txt").read_text("utf-8")
     found: dict[str, tuple[int, ...]] = {}
     for name, row in zip(name_list("imagenet").names, map(int, text.split()), strict=True):
@@ -73,7 +74,7 @@ def default_pool() -> tuple[str, ...]:
 
 
 def candidates(words: str = "") -> tuple[str, ...]:
-    """The pool: the default one, or `words` in its place, a file or names with commas; with a plus before, as well.
+    """The pool: the default, or `words` instead (a file or names with commas); with a leading plus, both.
 
     >>> candidates("pizza,beach")
     ('pizza', 'beach')
@@ -88,7 +89,7 @@ def candidates(words: str = "") -> tuple[str, ...]:
 
 
 def remove_own(words: Iterable[str], classes: Sequence[str]) -> dict[str, str]:
-    """The words that are a class, a synonym or a kind of one, or clothes where people are a class, with the reason."""
+    """The words that are a class, a synonym or a kind of one, or clothes if people are a class, with the reason."""
     words = list(words)
     own = own_words(words, classes, imagenet_meanings())
     people = next((name for name in classes if name.strip().lower() in PEOPLE), None)
@@ -112,7 +113,7 @@ def competing_words(
         for i, word in enumerate(pool)
         if word not in removed and float(nearest[i]) > TOO_CLOSE
     }
-    # A model whose texts all lie close together does not say by a cosine what means the same.
+    # In a model whose texts are all close together, a cosine does not show equal meaning.
     if 2 * len(close) < len(pool) - len(removed):
         removed |= close
     kept = [i for i, word in enumerate(pool) if word not in removed]

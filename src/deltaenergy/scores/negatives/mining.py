@@ -25,8 +25,7 @@ from deltaenergy.core.specs import Settings
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
-from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, encode_candidates, read_words, wordnet_pool
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -45,7 +44,7 @@ class MiningSettings:
         superclasses: nouns of which one, chosen at random, follows each adjective.
         quantile: q of the formula above.
         keep: share of candidates to keep.
-        too_close: words with a larger cosine to any class are taken last; 1 takes no notice of it.
+        too_close: words with a larger cosine to any class are used last; 1 turns this off.
         seed: of the superclass choice and of the final order.
     """
 
@@ -60,7 +59,7 @@ class MiningSettings:
 
 @dataclass(frozen=True)
 class WordPool(Settings):
-    """What settings of scores over words share.
+    """Shared settings of scores over words.
 
     Words are WordNet's nouns and adjectives without the lexicographer files in `exclude`, or those of the text file
     `words`, one per line. Templates are separated by `|`.
@@ -86,13 +85,13 @@ class WordPool(Settings):
         return len(pool.nouns) * len(mining.noun_templates) + len(pool.adjectives) * len(mining.adjective_templates)
 
     def encode_words(self, model: Model, progress: Progress | None = None) -> torch.Tensor:
-        """Unit features (M, D) of all words, nouns first; they are kept on disk."""
+        """Unit features (M, D) of all words, nouns first; cached on disk."""
         return encode_candidates(model, prompts_of(self.pool, self.mining), progress=progress)
 
 
 @dataclass(frozen=True)
 class Negatives:
-    """Mined words in random order (fixed by the seed), their unit features (M, D), and what was prompted of each."""
+    """Mined words in random order (fixed by the seed), their unit features (M, D), and their texts."""
 
     words: tuple[str, ...]
     features: torch.Tensor
@@ -112,7 +111,7 @@ def mine(
     """The negatives of `pool` for classes with unit text features (K, D), none of which is a word of `without`.
 
     Deterministic. The result is cached on disk by model, pool, settings and class features; candidate features, which
-    take longest, by model and prompts, so that mining for another class list takes seconds.
+    take longest, by model and prompts, so mining for another class list takes seconds.
     """
     settings = settings or MiningSettings()
     words = pool.words
@@ -141,7 +140,7 @@ def mine(
 
 
 def phrases(pool: Pool, settings: MiningSettings) -> list[str]:
-    """What stands in the templates for every candidate, nouns first: an adjective may have a superclass behind it."""
+    """The text of every candidate for the templates, nouns first: an adjective may be followed by a superclass."""
     chosen = random.Random(settings.seed)
     adjectives = [
         f"{adjective} {chosen.choice(settings.superclasses)}" if settings.superclasses else adjective

@@ -1,7 +1,7 @@
 """Which words are names, and which are kinds of a class, by WordNet 3.0's pointers between nouns.
 
     proper noun     every synset that the word heads is an instance of something ("costa rica" of "country")
-    subcategory     the word stands in a synset at or below one in which a class's name stands ("poodle" of "dog")
+    subcategory     the word is in a synset at or below one with a class's name ("poodle" of "dog")
 
 A word or a class with several senses counts in all of them: "crane" is a bird and a machine; "crane bird" is the bird.
 Case, spaces, hyphens, underscores, accents, articles, brackets and plurals make no difference. The table is made by
@@ -22,7 +22,7 @@ from importlib import resources
 _BRACKETS = re.compile(r"\(([^)]*)\)")
 _ARTICLE = re.compile(r"^(?:an?|the)\s+", re.IGNORECASE)
 _ALTERNATIVES = re.compile(r"[,;/|]|\sor\s", re.IGNORECASE)
-# Endings of plurals and of their singulars; a name is looked up under all that fit. "grass" is none.
+# Endings of plurals and of their singulars; a name is looked up under all that fit. "grass" is not a plural.
 _PLURALS = (
     ("children", "child"), ("people", "person"), ("mice", "mouse"), ("geese", "goose"), ("teeth", "tooth"),
     ("feet", "foot"), ("men", "man"), ("ies", "y"), ("ves", "f"), ("ves", "fe"), ("ches", "ch"), ("shes", "sh"),
@@ -38,7 +38,7 @@ class Taxonomy:
     Attributes:
         words: the words of each synset, the first of which heads it.
         kinds: the synsets directly below each.
-        proper: words that head instances alone.
+        proper: words that head only instances.
     """
 
     words: list[tuple[str, ...]]
@@ -78,8 +78,8 @@ def own_words(
 ) -> dict[str, str]:
     """The words that name a class, a synonym or a kind of one, each with the class that it belongs to.
 
-    They must not compete with the classes: an image of a poodle is an image of a dog. What lies above a class
-    ("animal") may. A name that WordNet does not have removes only itself.
+    They must not compete with the classes: an image of a poodle is an image of a dog. Broader words ("animal") may. A
+    name that WordNet does not have removes only itself.
 
     Args:
         words: candidates.
@@ -106,7 +106,7 @@ def own_words(
 
 
 def senses(name: str) -> list[int]:
-    """The synsets that a name may mean. Of "crane bird", which WordNet does not have, those of "crane" below "bird"."""
+    """The synsets that a name may mean. For "crane bird", which WordNet lacks, those of "crane" below "bird"."""
     synsets = _lookup(name)
     first, _, last = _bare(name).rpartition(" ")
     if synsets or not first:
@@ -149,7 +149,7 @@ def _index() -> dict[str, list[int]]:
 
 
 def _alternatives(name: str) -> list[str]:
-    """A text, and the names that it holds if there are several ("TV / monitor"), without what stands in brackets."""
+    """A text, and its names if there are several ("TV / monitor"), without text in brackets."""
     parts = [part for part in _ALTERNATIVES.split(_BRACKETS.sub(" ", name)) if part.strip()]
     return [name] if len(parts) < 2 else [name, *parts]
 
@@ -160,7 +160,7 @@ def _bare(name: str) -> str:
 
 
 def _keys(name: str) -> list[str]:
-    """What a name is looked up by: itself, itself without an article, and what it may be the plural of."""
+    """The keys of a name: itself, without an article, and its possible singulars."""
     bare = _bare(name)
     keys = [_key(bare), _key(_ARTICLE.sub("", bare))]
     keys += [
@@ -173,7 +173,7 @@ def _keys(name: str) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Letters and digits alone, in lower case and without accents: "T-shirt" is "t shirt"."""
+    """Only letters and digits, in lower case and without accents: "T-shirt" is "t shirt"."""
     if not name.isascii():
         name = unicodedata.normalize("NFKD", name)
     name = name.strip().casefold()

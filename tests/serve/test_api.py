@@ -334,7 +334,7 @@ def test_the_description_names_every_route(client: Any) -> None:
 def test_classes_with_thresholds_of_their_own(lite: Any) -> None:
     classifier = de.ZeroShotClassifier(lite, CLASSES)
     known = [ImageItem(str(seed), png(seed), CLASSES[seed % 4]) for seed in range(300, 420)]
-    detector = de.Detector(classifier, "mcm").calibrate(known, 0.5, confidence=None, by_class=True)
+    detector = de.Detector(classifier, "mcm").calibrate(known, 0.5, confidence=None, by_class=True, batch_size=8)
     own = detector.class_thresholds
     assert len(set(own.values())) > 1
     with make_client({"own": detector}, lite) as made:

@@ -43,12 +43,9 @@ def tar_images(file: File) -> Iterator[ImageItem]:
     """The images of an archive, in its order; one more, unreadable, stands for a damaged rest."""
     try:
         file = file.described()
-        if not isinstance(file, RemoteFile):
-            contents = TarContents(file)
-        elif (packed := LISTS.get(file)) is not None:
-            contents = TarContents.unpacked(packed)
-        else:
-            contents = TarContents(file)
+        packed = LISTS.get(file) if isinstance(file, RemoteFile) else None
+        contents = TarContents(file) if packed is None else TarContents.unpacked(packed)
+        if packed is None and isinstance(file, RemoteFile):
             LISTS.put(file, contents.packed())
     except (UnreadableImage, OSError) as error:
         raise InputError(f"The archive {file.name!r} cannot be read: {reason_of(error)}.") from error

@@ -101,7 +101,7 @@ def test_notebook_tables_are_escaped() -> None:
     [
         (lambda m, c: de.ZeroShotClassifier("lite", ["a"]), r"load_model\('lite'\)"),
         (lambda m, c: de.ZeroShotClassifier(np.eye(3), ["a"]), "not ndarray.*PrecomputedModel"),
-        (lambda m, c: de.tune("lite", "a, b", "x"), "tune takes a model"),
+        (lambda m, c: de.tune("lite", "a, b", "x"), "tune needs a model"),
         (lambda m, c: de.evaluate(m, "mcm", "x"), "ZeroShotClassifier"),
         (lambda m, c: de.evaluate(np.eye(3), "mcm", "x"), r"delta_energy\(similarities\)"),
         (lambda m, c: de.evaluate(7, "mcm", "x"), "not 7"),
@@ -185,5 +185,5 @@ def test_figures_show_the_scores(det: de.Detector, photos: Path) -> None:
 
 @pytest.mark.parametrize("thing", [np.eye(3), "clf", None])
 def test_a_detector_of_something_else_is_refused(thing: Any) -> None:
-    with pytest.raises(InputError, match="A detector takes a classifier"):
+    with pytest.raises(InputError, match="A detector needs a classifier"):
         de.Detector(thing)

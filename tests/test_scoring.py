@@ -123,7 +123,7 @@ def test_a_bad_row_is_named_by_its_place_in_the_whole(classifier: PrecomputedCla
     with pytest.raises(InputError, match=f"row {bad_row} has length 3"):
         score_images(classifier, [make_score("msp")], features)
     features[bad_row, 4] = np.nan
-    with pytest.raises(InputError, match=f"the first is row {bad_row}"):
+    with pytest.raises(InputError, match=f"first in row {bad_row}"):
         score_images(classifier, [make_score("msp")], features)
 
 
@@ -200,7 +200,7 @@ SEEN: list[ScoreInputs] = []
 
 
 class Patchy(ZeroShotClassifier):
-    """A classifier that looks at patches, and has negatives."""
+    """A classifier that needs patches, and has negatives."""
 
     needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
 

@@ -169,10 +169,10 @@ class Listed:
     def __init__(self, name: str, folder: bool) -> None:
         self.name, self.folder = name, folder
 
-    def is_dir(self, *, follow_symlinks: bool) -> bool:
+    def is_dir(self) -> bool:
         return self.folder
 
-    def is_file(self, *, follow_symlinks: bool) -> bool:
+    def is_file(self) -> bool:
         return not self.folder
 
     def is_symlink(self) -> bool:

@@ -1,7 +1,6 @@
 """Print the tables "Thresholds on real images" of docs/results/thresholds.md: what each rule keeps and rejects.
 
     python docs/tables/verdicts.py FOLDER [--images 20 50 100 200] [--draws 100] [--csv FOLDER]
-    python docs/tables/verdicts.py FOLDER --figure docs/thresholds.svg
     python docs/tables/verdicts.py --lite STORES [--csv FOLDER]
 
 FOLDER contains `verdict_tests.npz` and `.json`: tests, each with classes, known and unknown images, near or far. n of
@@ -11,8 +10,6 @@ far tests of a family with equal weight, then over families. A family needs n + 
 use feature stores of the bundled model (see store_tests.py) and the words that the score chooses.
 
     balanced   ½ P(kept and classified correctly | known) + ½ P(rejected | unknown)
-
-With --figure, writes a histogram of one family instead (dogs; 100 images calibrate): known, near and far.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -157,104 +154,39 @@ def lite_cases(stores: Path) -> Iterator[Case]:
         yield Case(family, kind, terms_of(cosines, words.double().numpy()), right)
 
 
-def figure(groups: dict[str, Floats], threshold: float) -> str:
-    """Histograms of the groups, one above the other, with the threshold through all of them, as SVG."""
-    low, high = (np.quantile(np.concatenate(list(groups.values())), share) for share in (0.002, 0.998))
-    step = (high - low) / 40
-    edges = threshold + step * np.arange(-np.ceil((threshold - low) / step), np.ceil((high - threshold) / step) + 1)
-    left, wide, tall = 150, 480, 76
-
-    def x(value: float) -> float:
-        return left + wide * (value - edges[0]) / (edges[-1] - edges[0])
-
-    colours = ("#2a7f9e", "#d17a22", "#a33b5a")
-    parts = []
-    for row, ((name, values), colour) in enumerate(zip(groups.items(), colours)):
-        base = 40 + tall * (row + 1)
-        counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
-        kept = (values >= threshold).mean()
-        told = f"{kept:.0%} kept" if row == 0 else f"{1 - kept:.0%} rejected"
-        parts.append(f'<text x="{left - 12}" y="{base - 26}" text-anchor="end">{name}</text>')
-        parts.append(f'<text x="{left - 12}" y="{base - 8}" text-anchor="end" fill="#666">{told}</text>')
-        heights = (tall - 14) * counts / counts.max()
-        bars = (
-            f"M{x(at):.1f} {base}v{-tops:.1f}h{x(at + step) - x(at) - 0.8:.1f}v{tops:.1f}"
-            for at, tops in zip(edges, heights)
-        )
-        parts.append(f'<path d="{"".join(bars)}" fill="{colour}"/>')
-    line, bottom = x(threshold), 40 + tall * len(groups)
-    parts += [
-        f'<path d="M{line:.1f} 28V{bottom}" stroke="#222" stroke-dasharray="5 3" fill="none"/>',
-        f'<text x="{line - 8:.1f}" y="24" text-anchor="end">← none of these</text>',
-        f'<text x="{line + 8:.1f}" y="24">known →</text>',
-        f'<text x="{left + wide / 2}" y="{bottom + 20}" text-anchor="middle" fill="#666">'
-        "score: larger = more like the known classes</text>",
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + wide + 10} {bottom + 30}" role="img" '
-        f'font-family="sans-serif" font-size="13"><title>Scores of known, near and far images with the threshold'
-        f'</title><rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
-    )
-
-
-def draw(tests: list[dict[str, Any]], look: Callable[[dict[str, Any]], tuple[Any, ...]], path: Path) -> None:
-    """The figure of one family."""
-    groups: dict[str, Floats] = {}
-    for one in tests:
-        if one["name"] in ("dogs/wild canids", "dogs/food"):
-            _, terms, _, count = look(one)
-            values = unfitted(terms)
-            order = np.random.default_rng(0).permutation(count)
-            threshold = threshold_of(np.sort(values[order[:100]]), KEEP, None)
-            groups.setdefault("20 breeds (known)", values[order[100:]])
-            groups["wolves, foxes" if one["kind"] == "near" else "food"] = values[count:]
-    path.write_text(figure(groups, threshold), encoding="utf-8")
-
-
 def main() -> None:
-    """Print the table, or draw the figure."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lite", action="store_true")
     parser.add_argument("--images", type=int, nargs="+", default=[5, 10, 20, 50, 100, 200])
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--figure", type=Path)
     add_csv(parser)
     options = parser.parse_args()
-    cases = list(lite_cases(options.folder)) if options.lite else clip_cases(options.folder, options.figure)
-    if not options.figure:
-        name = f"verdicts-{'lite' if options.lite else 'clip'}"
-        columns = ["n", "families", "rule", "kept, %", "sd over draws", "near rejected", "far rejected", "balanced"]
-        print_table(name, columns, rows_of(cases, options.images, options.draws), options.csv)
+    cases = list(lite_cases(options.folder)) if options.lite else clip_cases(options.folder)
+    name = f"verdicts-{'lite' if options.lite else 'clip'}"
+    columns = ["n", "families", "rule", "kept, %", "sd over draws", "near rejected", "far rejected", "balanced"]
+    print_table(name, columns, rows_of(cases, options.images, options.draws), options.csv)
 
 
-def clip_cases(folder: Path, to_draw: Path | None) -> list[Case]:
-    """The tests on CLIP features; with `to_draw` the figure of one family is written there."""
+def clip_cases(folder: Path) -> list[Case]:
+    """The tests on CLIP features."""
     saved = np.load(folder / "verdict_tests.npz")
     features = saved["features"].astype(np.float64)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     texts = [np.load(folder / f"{name}.npy") for name in ("imagenet_text_a_photo_of_a", "pacs_text")]
     vectors = np.concatenate(texts).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    tests = json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]
-    # The seven PACS names are not names of ImageNet: their kinds (breeds, guitars) would have to be left out by hand.
-    tests = [one for one in tests if one["family"] != "PACS"]
-
-    def look(one: dict[str, Any]) -> tuple[Floats, Floats, npt.NDArray[np.int64], int]:
-        words = np.setdiff1d(np.arange(1000), [*one["classes"], *one["names_of_unknown"]])
-        rows = np.array(one["known"] + one["unknown"])
-        similarities = features[rows] @ vectors[one["classes"]].T
-        terms = terms_of(similarities, features[rows] @ vectors[words].T)
-        return similarities, terms, rows, len(one["known"])
-
-    if to_draw is not None:
-        draw(tests, look, to_draw)
-        return []
     cases = []
-    for one in tests:
-        similarities, terms, rows, count = look(one)
+    for one in json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]:
+        # PACS's seven names are not names of ImageNet: their kinds (breeds, guitars) would have to be left out by hand.
+        if one["family"] == "PACS":
+            continue
+        words = np.setdiff1d(np.arange(1000), [*one["classes"], *one["names_of_unknown"]])
+        rows, count = np.array(one["known"] + one["unknown"]), len(one["known"])
+        similarities = features[rows] @ vectors[one["classes"]].T
         right = np.array(one["classes"])[similarities[:count].argmax(axis=1)] == saved["true_class"][rows[:count]]
-        cases.append(Case(one["family"], one["kind"], terms, right))
+        cases.append(Case(one["family"], one["kind"], terms_of(similarities, features[rows] @ vectors[words].T), right))
     return cases
 
 

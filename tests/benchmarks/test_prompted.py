@@ -31,7 +31,7 @@ def test_a_method_that_cannot_run_on_the_model_is_skipped_and_named(tmp_path: Pa
     told = {skip.what: skip.reason for skip in summary.skips}
     assert list(told) == ["tuner maple", "tuner plot++", "tuner promptsrc", "tuner promptsrc+ebm"]
     assert told["tuner plot++"] == (
-        "plot++ puts learned tokens into the image tower, which must be a vision transformer; 'lite' has a "
+        "plot++ puts learned tokens into the image encoder, which must be a vision transformer; 'lite' has a "
         "convolutional one."
     )
     assert summary.computed == 2  # msp, and promptsrc in the text tower alone

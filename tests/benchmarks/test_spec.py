@@ -122,7 +122,7 @@ def test_an_unknown_benchmark_suggests_the_near_one() -> None:
         (("test: {}", "test: {without: caltech101-removed/pac}"), "Did you mean 'pacs'"),
         (("dataset: pacs", "dataset: pacs\n    classes: setup1/{seed}x"), "no list"),
         (("test: {}", "- test"), r"closed is a list.* named"),
-        (("title: Test", "title: [unclosed"), "no valid YAML"),
+        (("title: Test", "title: [unclosed"), "not valid YAML"),
         (("title: Test", "title: Test\ntemplate: a photo"), "exactly one"),
     ],
 )

@@ -231,7 +231,7 @@ class TestServing:
         for serve in ("train", "batch"):
             made = provenance_of(built(tiny_clip, images, serve=serve))
             page = str(provenance_section(made, Markup("")).body)
-            assert ("depends on the others of its batch" in page) == (serve == "batch")
+            assert ("depends on the other images" in page) == (serve == "batch")
 
     def test_other_classes_and_files_keep_the_context(
         self, tiny_clip: Model, images: CachedViews, tmp_path: Path

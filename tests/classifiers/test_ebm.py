@@ -105,7 +105,7 @@ def test_composes_with_prompt_learners_only() -> None:
     takers = "bayes-cal, clap, cocoop, coop, dplclip, locoop, maple, promptsrc, task-res"
     with pytest.raises(InputError, match=rf"cosines .*: {takers}"):
         make_method("tip-adapter-f+ebm")
-    with pytest.raises(InputError, match=r"'coop' is a method of its own"):
+    with pytest.raises(InputError, match=r"'coop' is a separate method"):
         make_method("cocoop+coop")
 
 

@@ -197,7 +197,7 @@ def test_depth_must_fit_the_towers(tiny_clip: Model, clip: TowerModel) -> None:
 
 def test_a_convolutional_model_is_refused_before_any_image_is_read(tmp_path: Path) -> None:
     message = (
-        "maple puts learned tokens into the image tower, which must be a vision transformer; 'lite' has a "
+        "maple puts learned tokens into the image encoder, which must be a vision transformer; 'lite' has a "
         "convolutional one."
     )
     with pytest.raises(InputError) as error:

@@ -194,7 +194,7 @@ def test_a_convolutional_model_is_refused_before_any_image_is_read() -> None:
     with pytest.raises(InputError) as error:
         de.tune(de.load_model("lite"), CLASSES, "not there", "plot++")
     assert str(error.value) == (
-        "plot++ puts learned tokens into the image tower, which must be a vision transformer; 'lite' has a "
+        "plot++ puts learned tokens into the image encoder, which must be a vision transformer; 'lite' has a "
         "convolutional one."
     )
 

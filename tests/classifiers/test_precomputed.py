@@ -44,7 +44,7 @@ def test_cannot_encode(features: np.ndarray) -> None:
     classifier = PrecomputedClassifier(features[:3], ["a", "b", "c"])
     with pytest.raises(InputError, match="cannot encode images"):
         classifier.similarities(["photo.jpg"])
-    with pytest.raises(InputError, match="cannot encode texts"):
+    with pytest.raises(InputError, match="needs a text encoder"):
         classifier.model.encode_texts(["a dog"])
 
 

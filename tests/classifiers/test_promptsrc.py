@@ -253,14 +253,14 @@ def test_without_image_tokens_cached_features_serve(tiny_clip: Model, coloured: 
     batch = features.images.batch(torch.arange(4), 0, torch.Generator().manual_seed(0))
     terms = classifier.train().losses(classifier(batch), batch)
     assert float(terms["|z−z⁰|"]) == 0 and float(terms["|t−t⁰|"]) > 0
-    with pytest.raises(InputError, match="promptsrc looks at pixels"):
+    with pytest.raises(InputError, match="promptsrc needs pixels"):
         de.tune(tiny_clip, CLASSES, features, "promptsrc")
 
 
 def test_a_convolutional_model_learns_texts_alone(coloured: Path) -> None:
     lite = de.load_model("lite")
     message = (
-        "promptsrc puts learned tokens into the image tower, which must be a vision transformer; 'lite' has a "
+        "promptsrc puts learned tokens into the image encoder, which must be a vision transformer; 'lite' has a "
         "convolutional one."
     )
     with pytest.raises(InputError) as error:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy.classifiers import transport
+from deltaenergy.classifiers import plot
 from deltaenergy.classifiers.plot import transport_plan, transported
 
 
@@ -132,7 +132,7 @@ def test_every_problem_stops_by_itself() -> None:
 def test_many_images_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     s = torch.from_numpy(draw(1, 7, 3, 6, 4))
     whole = transported(s, 0.1)
-    monkeypatch.setattr(transport, "ENTRIES_AT_ONCE", 2 * 3 * 6 * 4)
+    monkeypatch.setattr(plot, "ENTRIES_AT_ONCE", 2 * 3 * 6 * 4)
     assert torch.equal(transported(s, 0.1), whole)
     assert transported(s[:0], 0.1).shape == (0, 3)
 
@@ -150,6 +150,6 @@ def test_a_hundred_steps_are_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem that has not settled is given up with its columns exact."""
     s = torch.from_numpy(draw(5, 8, 4, spread=1.0))
     far = transport_plan(s, 0.005)
-    monkeypatch.setattr(transport, "MAX_STEPS", 5000)
+    monkeypatch.setattr(plot, "MAX_STEPS", 5000)
     assert (transport_plan(s, 0.005) - far).abs().max() > 1e-6
     torch.testing.assert_close(far.sum(dim=0), torch.full((4,), 0.25, dtype=torch.float64))

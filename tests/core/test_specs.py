@@ -157,9 +157,9 @@ def test_the_shortest_of_preset_and_parameters_is_taken() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("", "lacks a name"),
-        ("a++b", "lacks a name"),
-        ("an-example:", "lacks a name or a preset"),
+        ("", "has no name"),
+        ("a++b", "has no name"),
+        ("an-example:", "has no name or preset"),
         ("an-example(", r"a \) is missing"),
         ("an-example(where='x)", "a ' is missing"),
         ("an-example(ratio)", "parameter=value"),
@@ -282,7 +282,7 @@ def test_a_plus_may_belong_to_a_name(text: str, names: list[str]) -> None:
 @pytest.mark.parametrize("text", ["plot+", "plot++", "+plot", "plot++++ebm", "plot+(a=1)"])
 def test_a_plus_that_belongs_to_no_name_leaves_a_gap(text: str) -> None:
     known = ["plot", "ebm"] if text == "plot++" else ["plot", "plot++", "ebm"]
-    with pytest.raises(InputError, match="lacks a name"):
+    with pytest.raises(InputError, match="has no name"):
         parse(text, "method", known)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from deltaenergy.data.file import LocalFile, RemoteFile, Slice
 from deltaenergy.data.formats.parquet import ParquetCell
-from deltaenergy.data.items import Content, ImageItem, from_reference, is_in_memory, to_reference
+from deltaenergy.data.items import Content, ImageItem, from_reference, to_reference
 from deltaenergy.errors import ArtifactError
 
 REMOTE = RemoteFile("s3://bucket/ü.tar", 20_480, "17")
@@ -31,7 +31,6 @@ def test_it_comes_back_as_it_was(image: ImageItem) -> None:
     reference = to_reference(image)
     assert reference is not None and reference.isascii()
     assert from_reference(image.id, reference, image.label, image.domain) == image
-    assert not is_in_memory(image)
 
 
 def test_relative_paths_hold_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +43,7 @@ def test_relative_paths_hold_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("content", [Image.new("RGB", (2, 2)), b"bytes", lambda: b"later", None])
 def test_images_in_memory_have_none(content: Content) -> None:
-    image = ImageItem("a", content)
-    assert to_reference(image) is None
-    assert is_in_memory(image)
+    assert to_reference(ImageItem("a", content)) is None
 
 
 @pytest.mark.parametrize(

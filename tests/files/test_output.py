@@ -62,7 +62,7 @@ def test_places_that_cannot(tmp_path: Path) -> None:
         ("file/below/far", True, r"file is a file, not a folder\. Choose"),
         ("pipe", False, "not an ordinary file"),
         ("pipe", True, "is a file"),
-        ("loop/x", False, "circle"),
+        ("loop/x", False, "loop"),
         ("n" * 300, False, r"too long.* shorter"),
         ("a\0b", False, "not a file name"),
     ]

@@ -43,9 +43,9 @@ def test_what_is_there_is_given(tiny_clip: TowerModel, lite: TowerModel) -> None
 
 def test_what_is_missing_is_said() -> None:
     model = de.PrecomputedModel(16, name="my encoder")
-    with pytest.raises(InputError, match=r"coop.*'my encoder'.*texts"):
+    with pytest.raises(InputError, match=r"coop.*text.*'my encoder'"):
         require_text(model, "coop")
-    with pytest.raises(InputError, match="cannot encode texts"):
+    with pytest.raises(InputError, match="encode_texts needs"):
         model.encode_texts("a dog")
     with pytest.raises(InputError, match=r"'my encoder'.*images"):
         require_towers(model, "odin")
@@ -55,7 +55,7 @@ def test_what_is_missing_is_said() -> None:
 
 def test_a_convolutional_tower_takes_no_tokens() -> None:
     message = (
-        "maple puts learned tokens into the image tower, which must be a vision transformer; "
+        "maple puts learned tokens into the image encoder, which must be a vision transformer; "
         "'colours' has a convolutional one."
     )
     with pytest.raises(InputError) as caught:

@@ -268,7 +268,7 @@ def test_loading_needs_no_network_and_says_what_the_model_is_not(
     _say_what_it_is.cache_clear()
     for _ in range(2):
         assert de.load_model("lite").feature_dim == 512
-    said = [record for record in caplog.records if "demonstration model" in record.message]
+    said = [record for record in caplog.records if "demo model" in record.message]
     assert len(said) == 1
 
 

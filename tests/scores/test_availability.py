@@ -62,7 +62,7 @@ def specs(scores: list[de.Score]) -> set[str]:
         (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
         (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
         (["evaluate", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
-        (["choose", "--id", "{photos}", "-s", "neglabel,lsn"], "tune by lsn, or use another score, such as mcm"),
+        (["choose", "--id", "{photos}", "-s", "neglabel,lsn"], "tune with lsn"),
     ],
 )
 def test_a_named_score_that_cannot_run_is_refused_before_any_prompt_is_encoded(
@@ -83,7 +83,7 @@ def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
     store: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("evaluate", "--id", store, "-s", "all", "--model", tiny_clip_folder) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if "Left out of all" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "Not part of all" in line]
     assert len(lines) == 1
     for words in ("gl-mcm", f"needs patches: {store} has none", f"needs pixels: {store} is a feature store", "clipn"):
         assert words in lines[0]
@@ -132,7 +132,7 @@ def test_a_model_of_features_has_no_text_tower() -> None:
     usable, left_out = runnable_scores(given)
     assert not any(score.needs & {Need.TEXTS, Need.PATCHES, Need.PIXELS} for score in usable)
     assert {"mcm", "delta-energy:robust"} <= specs(usable)
-    assert left_out is not None and "'precomputed' has no text tower" in left_out
+    assert left_out is not None and "'precomputed' has no text encoder" in left_out
 
 
 def test_a_methods_own_score_runs_with_its_classifiers_alone() -> None:
@@ -140,7 +140,7 @@ def test_a_methods_own_score_runs_with_its_classifiers_alone() -> None:
     own = specs(runnable_scores(Given(method="lsn"))[0])
     assert "lsn" in own and not {"gallop", "id-like", "negprompt"} & own
     refused = obstacle(make_score("lsn"), Given(method="coop"))
-    assert refused is not None and "this one is by coop: tune by lsn" in refused[1]
+    assert refused is not None and "not by coop: tune with lsn" in refused[1]
 
 
 def test_every_score_and_preset_is_a_candidate_once() -> None:
@@ -160,7 +160,7 @@ def test_what_encodes_many_prompts_runs_when_it_is_named(monkeypatch: pytest.Mon
     assert make_score("mcm").prompts == 0
     usable, left_out = runnable_scores(Given())
     assert not {"neglabel", "csp", "csp+delta-energy"} & specs(usable)
-    assert left_out is not None and "70,794 prompts to encode first: name it to have it" in left_out
+    assert left_out is not None and "70,794 prompts to encode first" in left_out
     assert specs(chosen_scores(["neglabel"], Given())[0]) == {"neglabel"}
 
 

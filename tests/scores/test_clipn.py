@@ -252,12 +252,12 @@ def test_without_a_tower_or_with_a_wrong_one(colour_clip: Model, no_tower: Path,
     with pytest.raises(InputError, match="of one shape"):
         clipn(np.zeros((2, 3)), np.zeros((2, 2)))
     other = load_model(write_clip(tmp_path / "other", seed=9))
-    with pytest.raises(ArtifactError, match="belongs to model"):
+    with pytest.raises(ArtifactError, match="belongs to"):
         NoTower.load(no_tower, other)
     wider = load_model(write_clip(tmp_path / "wider", text_width=32))
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "weights.safetensors").write_bytes((no_tower / "no_tower.safetensors").read_bytes())
-    with pytest.raises(ArtifactError, match="does not fit the text tower"):
+    with pytest.raises(ArtifactError, match="does not fit the text"):
         NoTower.load(tmp_path / "alone" / "weights.safetensors", wider)
 
 

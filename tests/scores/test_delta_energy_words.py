@@ -199,5 +199,5 @@ def test_a_users_words_replace_or_extend_the_pool(tiny_clip: Model, tmp_path: Pa
 
 def test_a_model_without_texts_is_refused() -> None:
     classifier = PrecomputedClassifier(unit(4, 0).astype(np.float32), list("abcd"))
-    with pytest.raises(InputError, match="text tower"):
+    with pytest.raises(InputError, match="text encoder"):
         make_score("delta-energy+words").bind(classifier)

@@ -57,7 +57,7 @@ def test_bad_similarities_are_named(name: str) -> None:
     function = getattr(scores, name)
     bad = np.zeros((4, 3))
     bad[2, 1] = np.nan
-    with pytest.raises(InputError, match=r"1 row\(s\), the first is row 2"):
+    with pytest.raises(InputError, match=r"1 row, first in row 2"):
         function(bad)
     with pytest.raises(InputError, match="shape"):
         function(np.zeros(3))

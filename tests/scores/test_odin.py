@@ -109,7 +109,7 @@ def test_the_function_names_what_is_wrong_with_its_pixels() -> None:
         odin(lambda x: x.flatten(1), np.zeros((3, 2, 2)))
     spoilt = np.zeros((4, 3, 2, 2))
     spoilt[3, 0, 0, 0] = np.nan
-    with pytest.raises(InputError, match=r"pixels hold NaN.*row 3"):
+    with pytest.raises(InputError, match=r"pixels have NaN.*row 3"):
         odin(lambda x: x.flatten(1), spoilt)
     assert odin(lambda x: x.flatten(1), np.zeros((0, 3, 2, 2))).shape == (0,)
     with pytest.raises(InputError, match="epsilon"):

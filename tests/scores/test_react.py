@@ -63,7 +63,7 @@ def test_the_function_names_what_is_wrong_with_its_features() -> None:
     with pytest.raises(InputError, match=r"features.*\(4,\)"):
         react(lambda clipped: clipped, z[0], 0.5)
     z[1, 2] = np.inf  # clipping would make an ordinary number of it
-    with pytest.raises(InputError, match=r"features hold NaN.*row 1"):
+    with pytest.raises(InputError, match=r"features have NaN.*row 1"):
         react(lambda clipped: clipped, z, 0.5)
 
 

@@ -59,7 +59,7 @@ def test_parameters_in_the_name() -> None:
         ("delta-energy(", r"a \) is missing"),
         ("msp:nothing", "no preset 'nothing'"),
         ("max-logit(c=1)", "parameter 'c'"),
-        ("", "lacks a name"),
+        ("", "has no name"),
     ],
 )
 def test_wrong_specs_say_what_is_wrong(spec: str, message: str) -> None:

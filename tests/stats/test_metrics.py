@@ -131,7 +131,7 @@ def test_tensors_of_any_precision_and_infinities():
     [
         ([], [1.0], "id_scores is empty"),
         ([1.0], [], "ood_scores is empty"),
-        ([1.0, math.nan, math.nan], [1.0], r"id_scores.* 2 .*number 1"),
+        ([1.0, math.nan, math.nan], [1.0], r"id_scores.* 2 .*index 1"),
         ([[1.0]], [1.0], "one number per image"),
     ],
 )

@@ -261,7 +261,7 @@ def test_wrong_use_is_told(classifier: de.Classifier, photos: Path, tmp_path: Pa
     (tmp_path / "bad" / "a.png").write_bytes(b"")
     with pytest.raises(InputError, match="one readable unknown image"):
         figure1(classifier, photos, tmp_path / "bad")
-    with pytest.raises(InputError, match="takes a classifier"):
+    with pytest.raises(InputError, match="needs a classifier"):
         figure1(tiny_clip, photos, photos)  # type: ignore[arg-type]
     de.build_store(tiny_clip, photos, tmp_path / "store")
     with pytest.raises(InputError, match="feature store"):

@@ -104,5 +104,5 @@ def test_no_test_begins_when_time_is_up(check: ModuleType, tmp_path: Path, capsy
     (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert False\n", encoding="utf-8")
     arguments = ["-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]
     assert pytest.main(arguments, plugins=[check.Limit(-1)]) == 0
-    assert "2 tests were not begun" in capsys.readouterr().out
+    assert "2 tests were not started" in capsys.readouterr().out
     assert pytest.main(arguments, plugins=[check.Limit(600)]) == 1

@@ -143,7 +143,7 @@ def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path
     with pytest.raises(InputError, match="another class list"):
         prepared = prepare_training(tiny_clip, CLASSES, pictures, shots=1, views=1)
         tune(tiny_clip, prepared, classes=CLASSES[::-1])
-    with pytest.raises(InputError, match="locoop looks at patches"):
+    with pytest.raises(InputError, match="locoop needs patches"):
         tune(tiny_clip, prepared, method="locoop")
     (pictures / "empty").mkdir()
     with pytest.raises(InputError, match=r"folder '.*empty'"):
@@ -155,7 +155,7 @@ def test_a_validation_class_without_images_is_a_warning(tiny_clip: Model, pictur
     for path in (val / "dog").iterdir():
         path.unlink()
     (val / "dog").rmdir()
-    with pytest.warns(UserWarning, match="no validation image of 1 class"):
+    with pytest.warns(UserWarning, match="1 of 3 classes have no"):
         tune(tiny_clip, pictures, val=val)
 
 

@@ -79,7 +79,7 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
         "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, the "
-        "probability that it ever reaches the alarm line is at most {percent(status.most_false)}."
+        f"probability that it ever reaches the alarm line is at most {percent(status.most_false)}."
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),

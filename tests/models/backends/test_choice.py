@@ -28,7 +28,7 @@ from deltaenergy.models.on import PRECISIONS
         ({"precision": "fp16"}, r"CPU .* times as long"),
         ({"precision": "bf16"}, "for GPUs"),
         ({"backend": "compile"}, "for GPUs"),
-        ({"precision": "fp32", "dtype": "float32"}, "give one of them"),
+        ({"precision": "fp32", "dtype": "float32"}, "precision and dtype"),
         ({"backend": "openvino", "dtype": "float16"}, r"precision.*fp32, int8"),
         ({"backend": "openvino", "precision": "int8"}, "`calibration_images`"),
     ],

@@ -70,7 +70,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(tmp_path: Path, monkeyp
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("DELTAENERGY_CACHE", str(tmp_path / "file" / "cache"))
     tower = Tower()
-    with pytest.warns(UserWarning, match="could not be kept"):
+    with pytest.warns(UserWarning, match="could not be cached"):
         assert opened_export("a", tower.make, tower.open) == bytes(range(100)) + b"<net/>"
 
 

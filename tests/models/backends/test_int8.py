@@ -77,7 +77,7 @@ def test_too_few_or_no_images_are_refused(tiny_clip: TowerModel, pictures: Path,
     with pytest.raises(InputError, match=f"need at least {LEAST}"):
         calibration_pixels(tiny_clip, files[: LEAST - 1])
     (tmp_path / "broken.png").write_bytes(b"no picture")
-    with pytest.warns(UserWarning, match="1 calibration image"):
+    with pytest.warns(UserWarning, match="1 unreadable calibration image"):
         calibration_pixels(tiny_clip, [*files[:LEAST], tmp_path / "broken.png"])
     with pytest.raises(InputError, match="not features"):
         calibration_pixels(tiny_clip, np.zeros((40, 16), np.float32))

@@ -87,8 +87,8 @@ def test_positions_of_older_checkpoints_are_no_further_tensors(folder: Path, tin
     [
         (lambda t: t.update({"visual_projection.weight": torch.ones(16, 31)}), r"visual_projection.*16, 31"),
         (lambda t: t.update({"visual_projection.weight": torch.ones(16, 32).long()}), "visual_projection"),
-        (lambda t: t["visual_projection.weight"].__setitem__((3, 4), float("nan")), "NaN or infinite in 1 place"),
-        (lambda t: t["text_projection.weight"].fill_(float("inf")), "NaN or infinite in 384 place"),
+        (lambda t: t["visual_projection.weight"].__setitem__((3, 4), float("nan")), "NaN or infinite in 1 of"),
+        (lambda t: t["text_projection.weight"].fill_(float("inf")), "NaN or infinite in 384 of"),
         (lambda t: t["logit_scale"].fill_(100), "logit_scale"),
     ],
     ids=["shape", "type", "nan", "infinite", "scale"],
@@ -271,7 +271,7 @@ def test_preprocessing_without_normalisation_leaves_values_between_0_and_1(folde
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"])
 def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
-    expected = "holds no tokenizer .* copy these files" if missing == "tokenizer.json" else f"holds no {missing}"
+    expected = "has no tokenizer .* Copy these files" if missing == "tokenizer.json" else f"has no {missing}"
     with pytest.raises(ArtifactError, match=expected):
         de.load_model(folder)
 

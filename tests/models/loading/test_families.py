@@ -157,7 +157,7 @@ def test_long_texts_are_cut_and_still_end(checkpoints: dict[str, Checkpoint]) ->
     lengths = {"siglip": 12, "siglip2": 12, "metaclip_2": 77, "chinese_clip": 52, "align": 64}
     for kind, length in lengths.items():
         tower = checkpoints[kind].model.text
-        with pytest.warns(UserWarning, match=f"longer than {length} tokens"):
+        with pytest.warns(UserWarning, match=f"{length} tokens"):
             (row,) = tower.tokenize(["dog " * 100])
         assert len(row) == length == tower.max_length
         before, behind = tower.frame
@@ -265,7 +265,7 @@ def test_methods_and_scores_work_or_say_what_is_missing(
     detector = de.Detector(tuned, "gl-mcm").calibrate(photos)
     assert len(list(detector.predict(photos))) == 8
     if kind in ("siglip", "siglip2", "align"):
-        what = "has a convolutional one" if kind == "align" else "without a class token .* such as coop"
+        what = "has a convolutional one" if kind == "align" else "without a class token.* such as coop"
         with pytest.raises(InputError, match=f"maple puts learned tokens .*{what}"):
             de.tune(model, ["dog", "cat"], photos, method="maple", shots=2, seed=1)
         with pytest.raises(InputError, match=what):
@@ -297,7 +297,7 @@ def test_what_is_missing_or_left_over_is_an_error(
         file.unlink()
     for file in folder.glob("vocab*"):
         file.unlink()
-    with pytest.raises(ArtifactError, match="holds no tokenizer"):
+    with pytest.raises(ArtifactError, match="has no tokenizer"):
         de.load_model(folder)
 
 

@@ -180,7 +180,7 @@ def change(folder: Path, part: str, **entries: Any) -> None:
         ("text_cfg", {"hf_model_name": "xlm-roberta-base"}, "hf_model_name"),
         ("text_cfg", {"pool_type": "last"}, "pool_type is 'last'"),
         ("text_cfg", {"no_causal_mask": True}, "no_causal_mask"),
-        ("text_cfg", {"something": 1}, "'something' is not known"),
+        ("text_cfg", {"something": 1}, "'something' is unknown"),
         ("text_cfg", {"width": "wide"}, "width"),
         ("model_cfg", {"multimodal_cfg": {}}, "multimodal_cfg"),
         ("preprocess_cfg", {"resize_mode": "longest"}, "resize_mode"),
@@ -216,14 +216,14 @@ def test_missing_parts_are_errors(folder: Path, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "other" / "open_clip_model.safetensors", folder)
     for file in folder.glob("*token*"):
         file.unlink()
-    with pytest.raises(ArtifactError, match="holds no tokenizer"):
+    with pytest.raises(ArtifactError, match="has no tokenizer"):
         de.load_model(folder)
 
 
 @pytest.mark.parametrize("name", ["ViT-B-16.pt", "own.ckpt", "model.safetensors"])
 def test_files_are_never_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK\x03\x04 whatever")
-    with pytest.raises(InputError, match="give a folder"):
+    with pytest.raises(InputError, match="pass a folder"):
         de.load_model(tmp_path / name)
 
 

@@ -47,7 +47,7 @@ def assert_refused(folder: Path, message: str) -> None:
 
 def test_more_tokens_than_embeddings(folder: Path) -> None:
     put(folder, {**vocabulary(folder), "zebra</w>": 900})
-    assert_refused(folder, "its largest token is number 900, but the tower has embeddings for 536")
+    assert_refused(folder, "its largest token is number 900, but the encoder has embeddings for 536")
 
 
 def test_another_start_or_end_token(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_older_end_token_is_the_largest(tmp_path: Path) -> None:
         folder,
         {**known, "<|endoftext|>": 7, "car</w>": last, sorted(known, key=known.__getitem__)[7]: known["car</w>"]},
     )
-    assert_refused(folder, f"its end token is number 7, but the tower pools at the largest, which is {last}")
+    assert_refused(folder, f"its end token is number 7, but the encoder pools at the largest, which is {last}")
 
 
 def test_words_that_it_does_not_know(folder: Path) -> None:

@@ -48,7 +48,7 @@ def bench(
         typer.Option(
             "--methods",
             autocompletion=o.complete_score_or_method,
-            help="Scores, tuner/score, or {tuner,…}/{score,…}, between commas; paper means all rows of the paper's "
+            help="Scores, METHOD/SCORE, or {METHOD,…}/{SCORE,…}, between commas; paper means all rows of the paper's "
             "tables.",
             show_default="the benchmark's own",
         ),
@@ -60,13 +60,13 @@ def bench(
         int | None, o.count("--limit", help="Use at most this many images per set.", show_default=False)
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="For example 1,2.", show_default="the benchmark's")
+        str | None, typer.Option("--seeds", help="Random seeds, such as 1,2.", show_default="the benchmark's")
     ] = None,
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Results folder; an existing one is resumed.")] = Path(
         "results"
     ),
     search: Annotated[
-        bool, typer.Option("--search", help="Search each tuner's grid on validation images; many times slower.")
+        bool, typer.Option("--search", help="Search each method's grid on validation images; many times slower.")
     ] = False,
     json: o.JsonOption = False,
     on: o.OnOption = "auto",

@@ -114,9 +114,7 @@ KeepOption = Annotated[
     float | None,
     typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
 ]
-KnownOption = Annotated[
-    list[str] | None, unset("--id", help="Known images to set the threshold with, if you have no --detector.")
-]
+KnownOption = Annotated[list[str] | None, unset("--id", help="Known images to set the threshold with.")]
 FdrOption = Annotated[
     float | None,
     unset("--fdr", help="Expected share of known images among the rejected, at most; replaces the threshold."),

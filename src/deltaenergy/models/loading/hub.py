@@ -67,12 +67,15 @@ def find_snapshot(name: str, *, download: bool) -> Path:
             raise FileNotFoundError(f"the repository has no {', '.join(missing)}")
     except Exception as error:  # many types: no network, no such repository, no permission to read it
         raise ModelUnavailableError(
-            f"Could not find the weights of {name!r}.\n  tried: a folder of that name: there is none\n  tried: the "
-            f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {first_line(error)}\nTwo ways to "
-            f"get them:\n  1. on a machine with network, run `hf download {name}`, which fills the cache named "
-            "above;\n  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) "
-            "here and pass its path instead of the name.\nTo try deltaenergy without a download, use the bundled "
-            "model `lite`.{_near_name(name)}"
+            f"Could not find the weights of {name!r}.\n"
+            "  tried: a folder of that name: there is none\n"
+            f"  tried: the local cache {_cache()}: {not_cached}\n"
+            f"  tried: the Hugging Face Hub: {first_line(error)}\n"
+            "Two ways to get them:\n"
+            f"  1. on a machine with network, run `hf download {name}`, which fills the cache named above;\n"
+            "  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) here "
+            "and pass its path instead of the name.\n"
+            f"To try deltaenergy without a download, use the bundled model `lite`.{_near_name(name)}"
         ) from error
     return folder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -200,17 +202,25 @@ def test_the_readers_keep_to_it(
 # Huge JPEG files.
 
 
-def photograph(width: int, height: int) -> Image.Image:
+@functools.cache
+def photograph() -> Image.Image:
     """Shapes at every scale, and noise."""
+    width, height = 1200, 1050
     y, x = np.mgrid[:height, :width].astype(np.float32)
     layers = [127 + 60 * np.sin(x / 7) * np.sin(y / 5) + 60 * np.sin((x + y) / 211), 255 * x / width, 255 * y / height]
     noise = 12 * np.random.default_rng(0).standard_normal((height, width, 3), dtype=np.float32)
     return Image.fromarray(np.clip(np.stack(layers, -1) + noise, 0, 255).astype(np.uint8))
 
 
-@pytest.fixture(scope="module")
+SIZE = (4800, 4200)
+
+
 def large() -> Image.Image:
-    return Image.fromarray(np.tile(np.asarray(photograph(1200, 1050)), (4, 4, 1)))
+    """Made anew for each use: it takes 80 MB."""
+    image, tile = Image.new("RGB", SIZE), photograph()
+    for left, top in itertools.product(range(0, SIZE[0], tile.width), range(0, SIZE[1], tile.height)):
+        image.paste(tile, (left, top))
+    return image
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
@@ -224,8 +234,8 @@ LOW = DecodeLimits(draft_above=10_000_000)
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 50}, {"subsampling": 0}])
-def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(large: Image.Image, options: dict[str, object]) -> None:
-    data = encoded(large, **options)
+def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(options: dict[str, object]) -> None:
+    data = encoded(large(), **options)
     small = open_image(data, LOW)
     assert small.size == (2400, 2100)
     full = Image.open(io.BytesIO(data))
@@ -234,31 +244,31 @@ def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(large: Image.Image, o
     assert np.abs(seen - expected).mean() < 0.25
 
 
-def test_other_pictures_are_decoded_in_full(large: Image.Image) -> None:
-    assert open_image(encoded(large, "BMP"), LOW).size == large.size
+def test_other_pictures_are_decoded_in_full() -> None:
+    assert open_image(encoded(large(), "BMP"), LOW).size == SIZE
     # Too narrow to be made smaller, and not above the limit.
-    narrow = encoded(large.crop((0, 0, 4000, 2600)))
-    assert open_image(narrow, LOW).size == (4000, 2600)
-    assert open_image(encoded(large), DecodeLimits(draft_above=4800 * 4200)).size == large.size
+    narrow = large().crop((0, 0, 4000, 2600))
+    assert open_image(encoded(narrow), LOW).size == narrow.size
+    assert open_image(encoded(large()), DecodeLimits(draft_above=SIZE[0] * SIZE[1])).size == SIZE
 
 
-def test_huge_and_rotated_or_in_pairs(large: Image.Image) -> None:
+def test_huge_and_rotated_or_in_pairs() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert open_image(encoded(large, exif=exif), LOW).size == (2100, 2400)
-    pair = encoded(large, "MPO", save_all=True, append_images=[large.resize((100, 100))])
+    assert open_image(encoded(large(), exif=exif), LOW).size == (2100, 2400)
+    pair = encoded(large(), "MPO", save_all=True, append_images=[photograph()])
     assert open_image(pair, LOW).size == (2400, 2100)
-    assert open_image(encoded(large.convert("L")), LOW).mode == "RGB"
-    assert open_image(encoded(large.convert("CMYK")), LOW).size == (2400, 2100)
+    assert open_image(encoded(large().convert("L")), LOW).mode == "RGB"
+    assert open_image(encoded(large().convert("CMYK")), LOW).size == (2400, 2100)
 
 
-def test_what_is_taken_from_the_budget(large: Image.Image) -> None:
+def test_what_is_taken_from_the_budget() -> None:
     budget = PixelBudget(1)
     limits = replace(LOW, budget=budget)
     for data, pixels in (
-        (encoded(large), 2400 * 2100),
-        (encoded(large, progressive=True), 4800 * 4200),  # held whole while it is decoded
-        (encoded(large.crop((0, 0, 300, 200)), "PNG"), 300 * 200),
+        (encoded(large()), 2400 * 2100),
+        (encoded(large(), progressive=True), SIZE[0] * SIZE[1]),  # held whole while it is decoded
+        (encoded(photograph(), "PNG"), 1200 * 1050),
     ):
         with opened(data, limits):
             assert budget._held == pixels

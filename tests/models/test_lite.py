@@ -29,7 +29,9 @@ TEMPLATE = "a photo of a {}."
 
 @pytest.fixture(scope="module")
 def lite() -> LiteModel:
-    return load_lite(torch.device("cpu"), torch.float32)
+    model = de.load_model("lite")
+    assert isinstance(model, LiteModel)
+    return model
 
 
 @pytest.fixture(scope="module")

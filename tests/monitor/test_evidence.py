@@ -231,8 +231,8 @@ def test_the_mean_over_exponents_of_the_product_of_bets(p_values: list[float]) -
 
 def test_each_bet_is_fair() -> None:
     """∫ ε p^(ε − 1) dp = 1 for each exponent; by the trapezoid rule in log p, where the integrand is ε·e^(εx)."""
-    x = np.linspace(-3000, 0, 3_000_001)
     for e in EXPONENTS[[0, 10, 49]]:
+        x = np.linspace(-40, 0, 100_001) / e
         assert np.trapezoid(e * np.exp(e * x), x) == pytest.approx(1, abs=1e-6)
 
 

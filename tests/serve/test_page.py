@@ -364,7 +364,8 @@ def test_without_a_single_threshold_there_is_no_slider(
     browser: Any, lite: Any, pictures: list[str], score: str, by_class: bool
 ) -> None:
     known = [ImageItem(str(seed), png(seed), CLASSES[seed % 4]) for seed in range(300, 420)]
-    detector = de.Detector(de.ZeroShotClassifier(lite, CLASSES), score).calibrate(known, 0.5, by_class=by_class)
+    classifier = de.ZeroShotClassifier(lite, CLASSES)
+    detector = de.Detector(classifier, score).calibrate(known, 0.5, by_class=by_class, batch_size=8)
     for address in serving({"one": detector}, None):
         visit = Visit(browser, address)
         visit.upload(pictures)

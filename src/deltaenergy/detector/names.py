@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """The constants of a model, and what they keep and reject in percent, the mean over class lists."""
+    """The constants of a model, and what they keep and reject in percent, rounded down: the mean over class lists."""
 
     offset: float
     slope: float

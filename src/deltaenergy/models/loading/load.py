@@ -51,10 +51,10 @@ def load_model(
     """
     if precision != "auto" and dtype != "auto":
         raise InputError("precision and dtype set the same thing: pass only one.")
-    if precision != "auto":
-        dtype = HALF.get(precision, torch.float32)
     if backend in ON_CPU and dtype not in ("auto", "float32", torch.float32):
         raise InputError(f"backend {backend!r} takes a precision, not a dtype: {', '.join(PRECISIONS[backend])}.")
+    if precision != "auto":
+        dtype = HALF.get(precision, torch.float32)
     if backend in ON_CPU or precision == "int8":
         device, dtype = "cpu" if device == "auto" else device, torch.float32
     target = _device(device)

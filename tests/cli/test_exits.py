@@ -197,6 +197,7 @@ def test_whatever_fails_at_the_limit_of_memory_is_want_of_memory(
     most = int(re.search(r"VmPeak:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))[1]) * 1024
     limit = -1 if allowed is None else int(allowed * most)
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr("os._exit", sys.exit)
     failing(error)
     ended, said = end(capsys, "methods")
     assert ended == code and ("memory" in said) is (code == 2)

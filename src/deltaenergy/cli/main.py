@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from deltaenergy.cli import commands
 from deltaenergy.cli.shell.app import app
 from deltaenergy.cli.shell.console import err
-from deltaenergy.cli.shell.exits import exit_code_of
+from deltaenergy.cli.shell.exits import exit_code_of, used_up_its_memory
 from deltaenergy.core.progress import show_progress
 from deltaenergy.errors import InputError, ResultWarning
 
@@ -39,7 +39,10 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     if not os.environ.get("TERMINAL_WIDTH", "1").isdecimal():  # which typer reads as a number
         del os.environ["TERMINAL_WIDTH"]
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(exit_code_of(lambda: _run(given), given))
+    code = exit_code_of(lambda: _run(given), given)
+    if used_up_its_memory():  # libraries that failed halfway may crash when Python ends, and change the exit code
+        os._exit(code)
+    sys.exit(code)
 
 
 def _share_few_threads() -> None:

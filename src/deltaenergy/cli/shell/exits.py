@@ -131,10 +131,10 @@ def _explain(error: BaseException) -> str | None:
     if any(words in said for words in _THREAD_WORDS):
         return NO_THREADS
     # What then fails is anything: a native call without room for its own message, an import that was given up halfway.
-    return NO_MEMORY if _used_up_its_memory() else None
+    return NO_MEMORY if used_up_its_memory() else None
 
 
-def _used_up_its_memory() -> bool:
+def used_up_its_memory() -> bool:
     """Whether this process has taken more than nine tenths of what a limit such as `ulimit -v` allows it."""
     if resource is None or (allowed := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return False
@@ -267,8 +267,5 @@ def _occupy_closed_descriptors() -> None:
 
 def _silence(stream: TextIO | None) -> None:
     """Drop what is left in a dead stream's buffer, so Python does not complain at exit."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        descriptor = stream.fileno()  # type: ignore[union-attr]
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, descriptor)
-        os.close(null)
+    with contextlib.suppress(OSError, ValueError, AttributeError), Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), stream.fileno())  # type: ignore[union-attr]

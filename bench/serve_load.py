@@ -132,7 +132,7 @@ class Load:
                 self.wrong.append(f"{name}: {status}")
             return
         image = found["images"][0] if status == 200 else {}
-        same = image.get("id") == name and (image.get("label"), image.get("is_ood")) == (right.label, right.is_ood)
+        same = image.get("path") == name and (image.get("label"), image.get("is_ood")) == (right.label, right.is_ood)
         if not same or abs(image["score"] - right.score) > 1e-4 * max(1.0, abs(right.score)):
             self.wrong.append(f"{name}: {status} {image}")
 

@@ -9,7 +9,7 @@ import typer
 from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
-from deltaenergy.cli.shell.console import err, out, print_json, print_table
+from deltaenergy.cli.shell.console import out, print_json, print_table
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _print(evaluation: Evaluation) -> None:
         shown = [[row.set, row.group.value, str(row.images), _cell(row.kept)] for row in kept]
         out.print()
         print_table(["set", "group", ">images", ">kept"], shown, title=f"At the threshold of {score}")
-        err.print(str(rule.guarantee))
+        results.print_rule(rule.guarantee)
 
 
 def _cell(value: Estimate) -> str:

@@ -17,9 +17,11 @@ from deltaenergy.core.text import counted, visible
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.names import NamesRule
     from deltaenergy.detector.score import Scoring
     from deltaenergy.detector.verdict import Counts
     from deltaenergy.detector.verdicts import Verdicts
+    from deltaenergy.stats.thresholds import Guarantee
 
 
 def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = None, json: bool = False) -> None:
@@ -140,17 +142,15 @@ def print_counts(counts: Counts) -> None:
 
 
 def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
-    """Print the guarantee on standard error; in yellow if it is less than requested."""
+    """Print the guarantee, or that of the false discovery rate, on standard error."""
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.stats.thresholds import percent
 
-    guarantee = detector.guarantee
-    if guarantee is None:
+    if detector.guarantee is None:
         return
     if fdr is None:
-        by_names = isinstance(guarantee, NamesRule)
-        err.print(str(guarantee), style=None if guarantee.holds or by_names else "yellow")
-        if by_names:
+        print_rule(detector.guarantee)
+        if isinstance(detector.guarantee, NamesRule):
             err.print("For a guarantee, add known images: --id FOLDER.", style="dim")
         return
     count = len(detector.calibration_scores)
@@ -159,6 +159,13 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
         f"p-value is below {1 / (count + 1):.2g}: to find a few unknown images among very many, calibrate on about "
         f"1 / ({fdr:g} × their share) images."
     )
+
+
+def print_rule(guarantee: Guarantee | NamesRule) -> None:
+    """Print what the threshold guarantees on standard error; in yellow if it is less than requested."""
+    from deltaenergy.detector.names import NamesRule
+
+    err.print(str(guarantee), style=None if guarantee.holds or isinstance(guarantee, NamesRule) else "yellow")
 
 
 def check_report(path: Path | None) -> None:

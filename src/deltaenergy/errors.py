@@ -7,13 +7,21 @@ full disk, a missing permission) also get their message here.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
+
+# Now: when memory has run out, no module can be imported any more.
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
 
 # What the system's error numbers mean for a file, and the remedy.
 OS_REMEDIES = {
@@ -117,3 +125,13 @@ def explain_os_error(error: OSError) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says in its first line; its type if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def used_up_its_memory() -> bool:
+    """Whether this process has taken more than nine tenths of what a limit such as `ulimit -v` allows it."""
+    if resource is None or (allowed := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
+        return False
+    with contextlib.suppress(OSError), Path("/proc/self/status").open("rb") as status:  # on Linux
+        most = next(line for line in status if line.startswith(b"VmPeak:"))
+        return int(most.split()[1]) * 1024 > 0.9 * allowed
+    return False

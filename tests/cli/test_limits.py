@@ -44,11 +44,9 @@ def limited(limit: str, arguments: list[str], place: Path) -> subprocess.Complet
 @pytest.mark.parametrize(("name", "memory"), spread(WORKING, MEMORY, 35))
 def test_little_memory(name: str, memory: int, world: World, inside: Path) -> None:
     done = limited(f"ulimit -v {memory}", [name, *fill(VALID[name], world, inside / "out")], inside)
-    # Where all but the images fits, those are listed as unreadable, for this reason.
-    said = {0: "", 1: "not enough memory", 2: "Error: "}
-    assert done.returncode in said, done.stderr
-    assert said[done.returncode] in done.stderr
+    assert done.returncode in {0, 2}, done.stderr
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert done.returncode == 0 or "Error: " in done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "size"), spread(WRITING, FILE_SIZES, 5))

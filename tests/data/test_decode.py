@@ -340,6 +340,9 @@ def test_not_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", exhausted)
     assert reason(encoded(picture(), "PNG")) == "not enough memory to decode it"
+    monkeypatch.setattr("deltaenergy.data.decode.used_up_its_memory", lambda: True)
+    with pytest.raises(MemoryError):
+        reason(encoded(picture(), "PNG"))
 
 
 def test_reasons_are_short() -> None:

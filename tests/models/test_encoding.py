@@ -239,7 +239,7 @@ def test_a_fault_of_the_program_is_not_blamed_on_the_image() -> None:
         MeanColour(Broken(8, 8)).encode(flat_images(3))
 
 
-def test_no_memory_for_one_image_does_not_end_the_run() -> None:
+def test_no_memory_for_one_image_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hungry(Preprocessing):
         def frame(self, image: Image.Image) -> Image.Image:
             if image.width > 20:
@@ -249,6 +249,9 @@ def test_no_memory_for_one_image_does_not_end_the_run() -> None:
     encoded = MeanColour(Hungry(8, 8)).encode([*flat_images(2), Image.new("RGB", (30, 30))])
     assert len(encoded.items) == 2
     assert [skipped.reason for skipped in encoded.unreadable] == ["not enough memory to resize it"]
+    monkeypatch.setattr("deltaenergy.models.encoding.used_up_its_memory", lambda: True)
+    with pytest.raises(MemoryError):
+        MeanColour(Hungry(8, 8)).encode([Image.new("RGB", (30, 30))])
 
 
 def test_wrong_arguments_are_refused_at_once() -> None:

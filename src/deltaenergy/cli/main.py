@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from deltaenergy.cli import commands
 from deltaenergy.cli.shell.app import app
 from deltaenergy.cli.shell.console import err
-from deltaenergy.cli.shell.exits import exit_code_of, used_up_its_memory
+from deltaenergy.cli.shell.exits import exit_code_of
 from deltaenergy.core.progress import show_progress
-from deltaenergy.errors import InputError, ResultWarning
+from deltaenergy.errors import InputError, ResultWarning, used_up_its_memory
 
 # Importing torch creates about a hundred thousand objects that stay; by default the collector walks them many times.
 COLLECT_AFTER = 50_000

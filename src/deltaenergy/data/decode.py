@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.pixel_budget import PIXELS, PixelBudget
-from deltaenergy.errors import InputError, UnreachableError
+from deltaenergy.errors import InputError, UnreachableError, used_up_its_memory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -121,13 +121,18 @@ def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Imag
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Whatever goes wrong while an image is read becomes `UnreadableImage`, unless it is not the image's fault."""
+    """Whatever goes wrong while an image is read becomes `UnreadableImage`, unless it is not the image's fault.
+
+    Want of memory is, as long as the process has some: a header may claim any size.
+    """
     try:
         yield
     except (UnreadableImage, UnreachableError):
         raise
     # Pillow's parsers raise OSError, SyntaxError, ValueError, KeyError, struct.error, zlib.error, MemoryError and more.
     except Exception as error:
+        if isinstance(error, MemoryError) and used_up_its_memory():
+            raise
         raise UnreadableImage(_reason(error)) from error
 
 

@@ -30,7 +30,7 @@ from deltaenergy.data.decode import UnreadableImage, reading_threads
 from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, used_up_its_memory
 from deltaenergy.source import Features, Rows, Source
 from deltaenergy.store.store import Shard, Store
 
@@ -267,6 +267,8 @@ def decode_ahead(
         except UnreadableImage as error:
             return item, str(error)
         except MemoryError:
+            if used_up_its_memory():
+                raise
             return item, "not enough memory to resize it"
 
     coming = iter(items)

@@ -31,13 +31,7 @@ import typer
 
 from deltaenergy import __version__
 from deltaenergy.cli.shell.console import err
-from deltaenergy.errors import DeltaEnergyError, explain_os_error
-
-# Now: when memory has run out, no module can be imported any more.
-try:
-    import resource
-except ImportError:  # on Windows
-    resource = None  # type: ignore[assignment]
+from deltaenergy.errors import DeltaEnergyError, explain_os_error, used_up_its_memory
 
 DONE, SOME_UNREADABLE, WRONG_USE, CHANGED, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 70, 130
 _MEMORY_WORDS = (
@@ -100,7 +94,10 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
 
 
 def _say(text: str, code: int, style: str | None = "red") -> int:
-    err.print(text, style=style)
+    try:
+        err.print(text, style=style)
+    except (MemoryError, SystemError):  # no memory is left for the console
+        os.write(2, f"{text}\n".encode(errors="replace"))
     return code
 
 
@@ -132,16 +129,6 @@ def _explain(error: BaseException) -> str | None:
         return NO_THREADS
     # What then fails is anything: a native call without room for its own message, an import that was given up halfway.
     return NO_MEMORY if used_up_its_memory() else None
-
-
-def used_up_its_memory() -> bool:
-    """Whether this process has taken more than nine tenths of what a limit such as `ulimit -v` allows it."""
-    if resource is None or (allowed := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
-        return False
-    with contextlib.suppress(OSError), Path("/proc/self/status").open("rb") as status:  # on Linux
-        most = next(line for line in status if line.startswith(b"VmPeak:"))
-        return int(most.split()[1]) * 1024 > 0.9 * allowed
-    return False
 
 
 def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:

@@ -12,12 +12,14 @@ Public functions start with `as_source(images)`, and all others take the `Source
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -30,13 +32,16 @@ from deltaenergy.data.formats.folder import local_folders, path_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.formats.memory import array_images, is_tensor, is_torch_data, tensor_images, torch_images
 from deltaenergy.data.formats.table import arrow_table, is_table, table_images
-from deltaenergy.data.items import Content, ImageItem, StoredRow
+from deltaenergy.data.items import Content, ImageItem, StoredRow, from_reference
 from deltaenergy.data.remote.listing import remote_folders, url_images
 from deltaenergy.data.remote.url import is_folder_url, is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles
 from deltaenergy.errors import InputError
-from deltaenergy.store.shard import is_store
-from deltaenergy.store.store import Store
+from deltaenergy.files import hash_value
+from deltaenergy.store.folder import open_folder
+from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
+from deltaenergy.store.shard import Manifest, ShardRecord, is_store
+from deltaenergy.store.store import Describes, Store, StoredItems
 
 # A path, an image, images in memory, or what gives images as they are requested.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterable[ImageItem]]
@@ -142,10 +147,6 @@ class Rows:
         return list({id(item.row.of): item.row.of for item in self.items if item.row is not None}.values())
 
     @property
-    def stores(self) -> list[Store]:
-        return [holder for holder in self.holders if isinstance(holder, Store)]
-
-    @property
     def lacks(self) -> dict[Need, Lack]:
         """What is not in one of them."""
         return {need: lack for holder in self.holders for need, lack in holder.lacks.items()}
@@ -202,6 +203,11 @@ def image_stream(images: Any) -> ImageStream:
     return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
 
 
+def items_on_demand(source: Source) -> Sequence[ImageItem]:
+    """All images; those of a whole store are looked up when they are asked for."""
+    return StoredItems(source) if isinstance(source, Store) and len(source) else load_images(source)
+
+
 def load_images(images: Any) -> list[ImageItem]:
     """All images of `image_stream` in a list."""
     return list(items_of(as_source(images), unreadable=True))
@@ -238,10 +244,62 @@ def require_images(images: Any, who: str) -> ImageStream:
     return source
 
 
+def check_made_by(source: Source, model: Describes) -> None:
+    """Raise `ArtifactError` unless `model` made the stored features."""
+    for holder in _holders(source):
+        if isinstance(holder, Store):
+            holder.check_model(model)
+
+
+class SourcePart(NamedTuple):
+    """Some consecutive images, for another process, which has them from `content` by `open_part`.
+
+    `version` is another one when something about the images has changed.
+    """
+
+    images: int
+    version: str
+    content: bytes
+
+
+def parts_of(source: Source, size: int) -> Iterator[SourcePart]:
+    """The images in parts that may be read independently: the shards of a store, or `size` images each.
+
+    Images are listed as the parts are requested.
+    """
+    match source:
+        case Store():
+            return map(partial(_shard_part, source), source.manifest.shards)
+        case ImageStream():
+            return _image_parts(iter(source), size)
+    raise InputError("`ray` takes images, or one feature store: score each store by itself.")
+
+
+def open_part(content: bytes) -> Source:
+    """The images of a part."""
+    if not content.startswith(b"{"):
+        rows = unpack_rows(content)
+        return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])
+    shard = json.loads(content)
+    return Store(open_folder(shard["store"]), Manifest.of(shard["manifest"]))
+
+
+def _shard_part(store: Store, record: ShardRecord) -> SourcePart:
+    manifest = asdict(replace(store.manifest, shards=(record,)))
+    content = json.dumps({"store": store.folder.address, "manifest": manifest})
+    return SourcePart(record.images, hash_value([record.index_hash, record.features_hash]), content.encode())
+
+
+def _image_parts(images: Iterator[ImageItem], size: int) -> Iterator[SourcePart]:
+    while rows := [PlannedImage.of(item) for item in islice(images, size)]:
+        if missing := next((row.id for row in rows if row.source is None), None):
+            raise InputError(f"The image {missing!r} is not a file, so other processes cannot read it.")
+        yield SourcePart(len(rows), hash_value(rows), pack_rows(rows))
+
+
 def names_no_model(source: Source) -> bool:
     """Whether there are features of which nothing says what model made them."""
-    holders = source.holders if isinstance(source, Rows) else [source]
-    return any(isinstance(holder, Features) for holder in holders)
+    return any(isinstance(holder, Features) for holder in _holders(source))
 
 
 def is_unlabelled(source: Source) -> bool:
@@ -281,6 +339,10 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
 def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     """An image that is given twice keeps both places; the second is called "name (2)"."""
     return list(ImageStream(lambda: iter(items)))
+
+
+def _holders(source: Source) -> Sequence[Source]:
+    return source.holders if isinstance(source, Rows) else [source]
 
 
 def _of_list(images: list[Any]) -> Source:

@@ -85,7 +85,7 @@ import json, os, sys
 number = int(open({str(tmp_path / "count")!r}).read())
 open({str(tmp_path / "count")!r}, "w").write(str(number + 1))
 if number < 4:
-    print(json.dumps({{"shard": number, "images": 2, "finished": True}}), flush=True)
+    print("deltaenergy:", json.dumps({{"shard": number, "images": 2, "finished": True}}), flush=True)
     os._exit(3)
 """
     began = work_is_done_by(program, tmp_path, monkeypatch)
@@ -127,7 +127,7 @@ def test_images_in_memory_stay_in_this_process(tiny_clip: Model, tmp_path: Path)
 
 def test_a_model_that_cannot_be_loaded_again_is_said(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     def join(work: Work, _: object) -> None:
-        workers.open_work({**workers.worker_settings(work), "device": "cpu"})
+        workers.open_work(workers.worker_settings(work), "cpu")
 
     other: Any = tiny_clip.derived("something")
     with pytest.raises(ArtifactError, match="different model"):
@@ -143,7 +143,11 @@ def test_an_interrupt_ends_the_workers(
         raise KeyboardInterrupt
 
     began = work_is_done_by(
-        'import time; print(\'{"shard": 0, "images": 1, "finished": false}\', flush=True); time.sleep(600)',
+        """
+import time
+print('deltaenergy: {"shard": 0, "images": 1, "finished": false}', flush=True)
+time.sleep(600)
+""",
         tmp_path,
         monkeypatch,
     )

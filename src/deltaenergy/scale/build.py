@@ -64,9 +64,9 @@ def build_store(
         raise InputError(f"workers must be at least 1, got {workers}.")
     join: Join = functools.partial(_join_here, encoder)
     if ray is not None:
-        from deltaenergy.scale.ray import join_on_ray
+        from deltaenergy.scale.ray import Cluster, join_on_ray
 
-        join = functools.partial(join_on_ray, address=ray, workers=workers, device=device)
+        join = functools.partial(join_on_ray, cluster=Cluster(ray, workers, device))
     elif workers is not None:
         from deltaenergy.scale.workers import join_with_workers
 

@@ -365,7 +365,7 @@ class StoredItems(Sequence[ImageItem]):
         shard = int(np.searchsorted(self._ends, row, side="right")) - 1
         if self._last[0] != shard:
             self._last = shard, self.store.shard_items(shard)
-        return self._last[1][row - self._ends[shard]]
+        return self._last[1][row - int(self._ends[shard])]
 
     def __iter__(self) -> Iterator[ImageItem]:
         return self.store.readable_items()

@@ -43,8 +43,8 @@ from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
 from deltaenergy.store.shard import Manifest, ShardRecord, is_store
 from deltaenergy.store.store import Describes, Store, StoredItems
 
-# A path, an image, images in memory, or what gives images as they are requested.
-Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterable[ImageItem]]
+# Images or their contents in memory, or what gives images as they are requested.
+Part: TypeAlias = list[ImageItem] | list[Content] | Callable[[], Iterable[ImageItem]]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
@@ -55,13 +55,7 @@ ACCEPTED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Features:
-    """Unit image features that were computed before. Nothing is copied.
-
-    Attributes:
-        features: (N, D), an array (perhaps memory-mapped) or tensor.
-        labels: for each row a class name, or the position of its class in the class list.
-        domains: for each row the style or source it comes from, where that is known.
-    """
+    """Unit image features that were computed before, perhaps with their classes (`LabelledFeatures`)."""
 
     features: Any
     labels: Sequence[str] | Sequence[int] | None = None
@@ -120,11 +114,6 @@ class LabelledFeatures(Features):
 
     name = "LabelledFeatures"
 
-    def __init__(
-        self, features: Any, labels: Sequence[str] | Sequence[int], domains: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(features, labels, domains)
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -169,11 +158,11 @@ def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
         return images
     if isinstance(images, (str, os.PathLike)):
         if _is_store(images):
-            return Store.open(_place(images))
+            return Store.open(os.fspath(images))
         others = OtherFiles()
         return ImageStream(lambda: _from_path(images, others, alone=True), others=others)
     if (part := _part_of(images)) is not None:
-        return _of_parts([part], None)
+        return _of_parts([part])
     if isinstance(images, Iterable) and not isinstance(images, Mapping):
         return _of_list(list(images))
     raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
@@ -348,27 +337,33 @@ def _holders(source: Source) -> Sequence[Source]:
 def _of_list(images: list[Any]) -> Source:
     """The elements; what is wrong with one, as far as its type or name shows, is an error at once."""
     parts: list[Part] = []
-    stored = False
+    stored, others = False, OtherFiles()
     for position, element in enumerate(images):
-        part: Part | None = element if isinstance(element, (str, os.PathLike)) else _part_of(element)
+        part: Part | None
+        if isinstance(element, (str, os.PathLike)):
+            _from_path(element, OtherFiles(), alone=False)
+            if _is_store(element):
+                element = Store.open(os.fspath(element))
+                part = element.items
+            else:
+                part = partial(_from_path, element, others, alone=False)
+        else:
+            part = _part_of(element)
         if part is None:
             raise InputError(f"images[{position}] is {_describe(element)}. Give {ACCEPTED}.")
-        if isinstance(part, (str, os.PathLike)):
-            _from_path(part, OtherFiles(), alone=False)
-            if _is_store(part):
-                element = Store.open(_place(part))
-                part = element.items
         parts.append(part)
         stored = stored or isinstance(element, Store) or (isinstance(element, ImageItem) and element.row is not None)
-    stream = _of_parts(parts, images if all(isinstance(element, ImageItem) for element in images) else None)
+    listed = images if all(isinstance(element, ImageItem) for element in images) else None
+    stream = _of_parts(parts, listed, others)
     return Rows(list(stream)) if stored else stream
 
 
-def _of_parts(parts: list[Part], listed: list[ImageItem] | None) -> ImageStream:
-    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
+def _of_parts(
+    parts: list[Part], listed: list[ImageItem] | None = None, others: OtherFiles | None = None
+) -> ImageStream:
+    counts = [len(part) for part in parts if isinstance(part, list)]
     count = sum(counts) if len(counts) == len(parts) else None
-    others = OtherFiles()
-    return ImageStream(lambda: _from_parts(parts, others), count, listed=listed, others=others)
+    return ImageStream(lambda: _from_parts(parts), count, listed=listed, others=others)
 
 
 def _stream_of(items: list[ImageItem]) -> ImageStream:
@@ -385,30 +380,17 @@ def _is_url(value: Any) -> bool:
     return isinstance(value, str) and is_url(value)
 
 
-def _place(given: str | os.PathLike[str]) -> str | Path:
-    return given if isinstance(given, str) and is_url(given) else user_path(given)
-
-
 def _is_store(path: str | os.PathLike[str]) -> bool:
-    place = _place(path)
-    return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
+    is_image = not _is_url(path) and Path(path).suffix.lower() in EXTENSIONS
+    return not is_image and is_store(os.fspath(path))
 
 
-def _from_parts(parts: list[Part], others: OtherFiles) -> Iterator[ImageItem]:
-    count = 0
+def _from_parts(parts: list[Part]) -> Iterator[ImageItem]:
+    number = 0
     for part in parts:
-        found: Iterable[ImageItem]
-        if isinstance(part, ImageItem):
-            found = [part]
-        elif isinstance(part, (str, os.PathLike)):
-            found = _from_path(part, others, alone=False)
-        elif isinstance(part, list):
-            found = (ImageItem(f"image {number}", content) for number, content in enumerate(part, start=count))
-        else:
-            found = part()
-        for item in found:
-            yield item
-            count += 1
+        for item in part() if callable(part) else part:
+            yield item if isinstance(item, ImageItem) else ImageItem(f"image {number}", item)
+            number += 1
 
 
 def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
@@ -422,7 +404,7 @@ def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool
 def _part_of(value: Any) -> Part | None:
     """The images of something that is not a path, or None if it is something else, such as a list."""
     if isinstance(value, ImageItem):
-        return value
+        return [value]
     if isinstance(value, ImageStream):
         return value.__iter__
     if isinstance(value, Store):

@@ -14,10 +14,10 @@ from PIL import Image
 
 from deltaenergy import Model, build_store, load_model
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.scale import build, workers
+from deltaenergy.scale import workers
 from deltaenergy.source import image_stream
 from deltaenergy.store.plan import FOLDER
-from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here
+from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here, place_in_array
 from tests import fresh
 from tests.cli.runner import Runner
 from tests.scale import kills
@@ -221,4 +221,4 @@ def test_tasks_of_a_slurm_array_know_their_number(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert build.place_in_array() == expected
+    assert place_in_array() == expected

@@ -7,8 +7,8 @@ build_store(model, "s3://bucket/photos/", "s3://bucket/photos.store", ray="auto"
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,15 +25,7 @@ from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.plan import PlannedImage
 from deltaenergy.store.shard import MANIFEST, Manifest, find_damage, pack_shard, read_index, read_manifest
 from deltaenergy.store.store import Describes, Store
-from deltaenergy.store.writer import (
-    Join,
-    ShardProgress,
-    StoreSettings,
-    Work,
-    explain_write_errors,
-    fill_store,
-    join_here,
-)
+from deltaenergy.store.writer import Join, StoreSettings, explain_write_errors, fill_store
 
 
 def build_store(
@@ -75,7 +67,7 @@ def build_store(
     encoder = _encoder(model)
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}.")
-    join: Join = functools.partial(_join_here, encoder)
+    join: Join | None = None
     if ray is not None:
         from deltaenergy.scale.ray import Cluster, join_on_ray
 
@@ -146,36 +138,27 @@ def _images_of(
     that no other shard has, in the same order.
     """
     names: dict[int, list[str]] = {}
-    elsewhere: set[str] = set()
-    nameless: list[int] = []
     for position, record in enumerate(manifest.shards):
-        try:
-            ids = read_index(folder, record)["id"].to_pylist()
-        except ArtifactError:
-            nameless.append(position)
-            continue
-        elsewhere.update(ids)
-        if position in damaged:
-            names[position] = ids
-    wanted = {name for ids in names.values() for name in ids}
-    given = {item.id: item for item in stream if item.id in wanted or (nameless and item.id not in elsewhere)}
-    unknown = iter([name for name in given if name not in elsewhere])
-    for position in nameless:
+        with contextlib.suppress(ArtifactError):
+            names[position] = read_index(folder, record)["id"].to_pylist()
+    known = {name for ids in names.values() for name in ids}
+    wanted = {name for position in damaged for name in names.get(position, ())}
+    some_are_lost = len(names) < len(manifest.shards)
+    given = {item.id: item for item in stream if item.id in wanted or (some_are_lost and item.id not in known)}
+    unknown = (name for name in given if name not in known)
+    for position in damaged:
         record = manifest.shards[position]
-        names[position] = list(islice(unknown, record.images))
-        if hash_strings(names[position]) != record.ids:
+        ids = names.setdefault(position, list(islice(unknown, record.images)))
+        lost = [name for name in ids if name not in given]
+        if lost or hash_strings(ids) != record.ids:
+            reason = f"the {record.images} images that its index named are not those given"
+            if lost:
+                reason = f"{len(lost)} of its images are not among those given, such as {lost[0]}"
             raise ArtifactError(
-                f"The index of {folder.full_name(record.name)} is damaged, and the {record.images} images that it "
-                "names are not those given. Give exactly the images that the store was made from, in the same order, "
-                "or make a new store."
+                f"{folder.full_name(record.name)} is damaged, and {reason}. Give exactly the images that the store was "
+                "made from, in the same order, or make a new store."
             )
-    for position, ids in names.items():
-        if lost := [name for name in ids if name not in given]:
-            raise ArtifactError(
-                f"{folder.full_name(manifest.shards[position].name)} is damaged, and {len(lost)} of its images are not "
-                f"among those given, such as {lost[0]}. Give them as well, or make a new store."
-            )
-    return {position: [given[name] for name in ids] for position, ids in names.items()}
+    return {position: [given[name] for name in names[position]] for position in damaged}
 
 
 def _encoder(model: Describes) -> EncodesImages:
@@ -185,20 +168,3 @@ def _encoder(model: Describes) -> EncodesImages:
             "model itself with load_model."
         )
     return model
-
-
-def _join_here(model: EncodesImages, work: Work, progress: Progress | None) -> None:
-    first, step = place_in_array()
-    join_here(work, model, first=first, step=step, report=ShardProgress(work, progress))
-
-
-def place_in_array() -> tuple[int | None, int]:
-    """The number of this task among those of a Slurm array, or among the processes of `srun`: (number, how many)."""
-    for number, first, count in (
-        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
-        ("SLURM_PROCID", "", "SLURM_NTASKS"),
-    ):
-        values = [os.environ.get(name, "0") for name in (number, first, count)]
-        if all(value.isdigit() for value in values) and int(values[2]) > 1:
-            return (int(values[0]) - int(values[1])) % int(values[2]), int(values[2])
-    return None, 1

@@ -39,7 +39,7 @@ from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import answering, open_work, raise_error, worker_settings
 from deltaenergy.source import SourcePart, as_source, check_has, check_made_by, open_part, parts_of
 from deltaenergy.store.folder import LocalFolder
-from deltaenergy.store.writer import Joiner, ShardProgress, Work
+from deltaenergy.store.writer import Joiner, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,7 +213,7 @@ class Cluster:
 
 def join_on_ray(work: Work, progress: Progress | None, *, cluster: Cluster) -> None:
     """Have the planned shards encoded on a cluster, whose machines must see the images, the model and the store."""
-    settings, so_far = worker_settings(work), ShardProgress(work, progress)
+    settings, so_far = worker_settings(work), work.counting(progress)
     rows = ({"shard": position} for position in range(len(work.plan.shards)))
     with cluster:
         for row in cluster.map(rows, ShardActor, settings):

@@ -25,7 +25,7 @@ from deltaenergy import errors
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, explain_os_error
 from deltaenergy.store.store import Store
-from deltaenergy.store.writer import ShardProgress, Work, join_here
+from deltaenergy.store.writer import Work, join_here
 
 # Workers that died one after the other without a shard being finished: one more would die as well.
 MOST_DEATHS = 3
@@ -42,7 +42,7 @@ def join_with_workers(work: Work, progress: Progress | None, *, count: int, devi
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     settings |= {"device": device, "threads": max(1, cores // count), "step": count}
     events: Events = queue.SimpleQueue()
-    so_far = ShardProgress(work, progress)
+    so_far = work.counting(progress)
     workers = [_Worker({**settings, "first": first}, events) for first in range(count)]
     deaths = 0
     try:

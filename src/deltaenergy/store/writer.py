@@ -13,7 +13,6 @@ import os
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -107,6 +106,20 @@ class Work:
         plan = read_plan(folder)
         return cls(folder, manifest, data, plan) if plan is not None and plan.is_for(data) else None
 
+    def counting(self, progress: Progress | None) -> Report:
+        """A report by which `progress` is told how many of all images are done, in whatever order shards are."""
+        done: dict[int, int] = {}
+        total = self.total - self.images
+
+        def report(shard: int, images: int, finished: bool) -> None:
+            nonlocal total
+            total += images - done.get(shard, 0)
+            done[shard] = images
+            if progress is not None:
+                progress(min(total, self.total), self.total)
+
+        return report
+
 
 # Sees to it that all planned shards are finished.
 Join = Callable[[Work, Progress | None], None]
@@ -124,7 +137,7 @@ def fill_store(
 ) -> Store:
     """Encode the images of a stream into the store at `out`, in memory that does not grow with them.
 
-    `join` has the planned shards encoded; by default this process does.
+    `join` has the planned shards encoded; by default this process does, with the other tasks of its Slurm array.
     """
     try:
         if b"\0" in os.fsencode(out):
@@ -136,22 +149,33 @@ def fill_store(
         work = prepare(folder, model, stream, settings, retry_unreadable)
         if work is not None:
             if join is None:
-                join_here(work, model, report=ShardProgress(work, progress))
+                first, step = place_in_array()
+                join_here(work, model, first=first, step=step, report=work.counting(progress))
             else:
                 join(work, progress)
             finish(work)
     return Store.open(out)
 
 
+def place_in_array() -> tuple[int | None, int]:
+    """The number of this task among those of a Slurm array, or among the processes of `srun`: (number, how many)."""
+    for number, first, count in (
+        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
+        ("SLURM_PROCID", "", "SLURM_NTASKS"),
+    ):
+        values = [os.environ.get(name, "0") for name in (number, first, count)]
+        if all(value.isdigit() for value in values) and int(values[2]) > 1:
+            return (int(values[0]) - int(values[1])) % int(values[2]), int(values[2])
+    return None, 1
+
+
 def prepare(
     folder: StoreFolder, model: EncodesImages, stream: ImageStream, settings: StoreSettings, retry_unreadable: bool
 ) -> Work | None:
     """The plan that is there, if it is of the same images, or a new one; None if nothing is to be done."""
-    known, plan = _open(folder, model, settings), None
-    if known is not None:
-        plan = _clean(folder, *known)
-        if found := find_damage(folder, known[0].shards):
-            raise damaged(folder, found)
+    known = _open(folder, model, settings)
+    if known is not None and (found := find_damage(folder, known[0].shards)):
+        raise damaged(folder, found)
     changes = Changes(stream, folder, known[0].shards if known else (), retry_unreadable)
     new_images = changes.new_images()
     if known is None:
@@ -159,8 +183,8 @@ def prepare(
         first = list(islice(new_images, MOST_SHARD * SHARDS))
         new_images = chain(first, new_images)
         known = _create(folder, model, settings, len(first))
-        plan = _clean(folder, *known)
     manifest, data = known
+    plan = _clean(folder, manifest, data)
     theirs = {shard.rows_file for shard in plan.shards} if plan else None
 
     def put(name: str, rows: bytes) -> None:
@@ -238,37 +262,29 @@ def join_here(
     second finds it finished.
     """
     joiner, shards = Joiner(work, model), range(len(work.plan.shards))
-    alone = first is None and not work.folder.is_remote
-    own = list(shards) if alone else [] if first is None else list(shards[first::step])
+    own = shards[:0] if work.folder.is_remote else shards
+    if first is not None:
+        own = shards[first::step]
     rest, order = sorted(set(shards).difference(own)), random.Random(first)
     order.shuffle(rest)
-    longest = 0.0
-    for position in own:
-        began = time.monotonic()
-        if joiner.take(position, report):
-            longest = max(longest, time.monotonic() - began)
-        else:
-            rest.append(position)
+    began = time.monotonic()
+    rest += [position for position in own if not joiner.take(position, report)]
     if work.folder.is_remote and first is not None:
-        _help_without_locks(work, joiner, step, max(longest, _LEAST_WAIT_SECONDS), order)
-    waiting, busy = deque(rest), 0
-    while waiting:
-        position = waiting.popleft()
-        if joiner.take(position, report):
-            busy = 0
-            continue
-        waiting.append(position)
-        busy += 1
-        if busy >= len(waiting):
+        seconds = 1.5 * (time.monotonic() - began) / max(len(own), 1)
+        _help_without_locks(work, joiner, step, max(seconds, _LEAST_WAIT_SECONDS), order)
+    while rest:
+        busy = [position for position in rest if not joiner.take(position, report)]
+        if busy == rest:
             time.sleep(_POLL_SECONDS)
+        rest = busy
 
 
 def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float, order: random.Random) -> None:
     """Encode shards of workers that are slow or gone, seldom the same as another helper.
 
     The fewer shards there are that their workers have not come to yet, the fewer of the others help at a time. These
-    wait for as long as one of their shards took. If nothing was finished meanwhile, shards that were thought to be in
-    progress are probably abandoned: they count as well, and the next time more workers help.
+    wait a little longer than one of their shards took. If nothing was finished meanwhile, shards that were thought to
+    be in progress are probably abandoned: they count as well, and the next time more workers help.
     """
     share, left, all_idle = 1 / workers, _unfinished(work), False
     while left:
@@ -309,21 +325,6 @@ def finish(work: Work) -> None:
     same = {number for number, _ in there & before}  # written again, a shard may have turned out the same
     if any((shard.number, shard.version) not in there and shard.number not in same for shard in plan.shards):
         raise ArtifactError(f"Another run has changed the plan of {folder}. Run the same command again.")
-
-
-class ShardProgress:
-    """Counts images over shards that are encoded in any order: a `Report` for a `Progress`."""
-
-    def __init__(self, work: Work, progress: Progress | None) -> None:
-        self._total, self._progress = work.total, progress
-        self._done: dict[int, int] = {}
-        self._sum = work.total - work.images
-
-    def __call__(self, shard: int, images: int, finished: bool) -> None:
-        self._sum += images - self._done.get(shard, 0)
-        self._done[shard] = images
-        if self._progress is not None:
-            self._progress(min(self._sum, self._total), self._total)
 
 
 @contextlib.contextmanager

@@ -108,15 +108,15 @@ class Work:
 
     def counting(self, progress: Progress | None) -> Report:
         """A report by which `progress` is told how many of all images are done, in whatever order shards are."""
-        done: dict[int, int] = {}
-        total = self.total - self.images
+        by_shard: dict[int, int] = {}
+        done = self.total - self.images
 
         def report(shard: int, images: int, finished: bool) -> None:
-            nonlocal total
-            total += images - done.get(shard, 0)
-            done[shard] = images
+            nonlocal done
+            done += images - by_shard.get(shard, 0)
+            by_shard[shard] = images
             if progress is not None:
-                progress(min(total, self.total), self.total)
+                progress(min(done, self.total), self.total)
 
         return report
 
@@ -267,11 +267,14 @@ def join_here(
         own = shards[first::step]
     rest, order = sorted(set(shards).difference(own)), random.Random(first)
     order.shuffle(rest)
-    began = time.monotonic()
-    rest += [position for position in own if not joiner.take(position, report)]
+    longest = _LEAST_WAIT_SECONDS
+    for position in own:
+        began = time.monotonic()
+        if not joiner.take(position, report):
+            rest.append(position)
+        longest = max(longest, time.monotonic() - began)
     if work.folder.is_remote and first is not None:
-        seconds = 1.5 * (time.monotonic() - began) / max(len(own), 1)
-        _help_without_locks(work, joiner, step, max(seconds, _LEAST_WAIT_SECONDS), order)
+        _help_without_locks(work, joiner, step, longest, order)
     while rest:
         busy = [position for position in rest if not joiner.take(position, report)]
         if busy == rest:
@@ -283,8 +286,8 @@ def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float
     """Encode shards of workers that are slow or gone, seldom the same as another helper.
 
     The fewer shards there are that their workers have not come to yet, the fewer of the others help at a time. These
-    wait a little longer than one of their shards took. If nothing was finished meanwhile, shards that were thought to
-    be in progress are probably abandoned: they count as well, and the next time more workers help.
+    wait for as long as one of their shards took. If nothing was finished meanwhile, shards that were thought to be in
+    progress are probably abandoned: they count as well, and the next time more workers help.
     """
     share, left, all_idle = 1 / workers, _unfinished(work), False
     while left:

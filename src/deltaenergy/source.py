@@ -41,7 +41,7 @@ from deltaenergy.files import hash_value
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
 from deltaenergy.store.shard import Manifest, ShardRecord, is_store
-from deltaenergy.store.store import Describes, Store, StoredItems
+from deltaenergy.store.store import Store, StoredItems
 
 # Images or their contents in memory, or what gives images as they are requested.
 Part: TypeAlias = list[ImageItem] | list[Content] | Callable[[], Iterable[ImageItem]]
@@ -233,11 +233,9 @@ def require_images(images: Any, who: str) -> ImageStream:
     return source
 
 
-def check_made_by(source: Source, model: Describes) -> None:
-    """Raise `ArtifactError` unless `model` made the stored features."""
-    for holder in _holders(source):
-        if isinstance(holder, Store):
-            holder.check_model(model)
+def stores_of(source: Source) -> list[Store]:
+    """The feature stores that it is of."""
+    return [holder for holder in _holders(source) if isinstance(holder, Store)]
 
 
 class SourcePart(NamedTuple):

@@ -31,7 +31,7 @@ from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, used_up_its_memory
-from deltaenergy.source import Features, Rows, Source, check_made_by
+from deltaenergy.source import Features, Rows, Source, stores_of
 from deltaenergy.store.store import Shard, Store
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def stream_batches(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     size = batch_size if patches else max(batch_size, STORED_BATCH)
-    check_made_by(source, model)
+    for store in stores_of(source):
+        store.check_model(model)
     match source:
         case Features():
             batches = _feature_batches(model, source)

@@ -37,7 +37,7 @@ from deltaenergy.files.lock import lock_folder
 from deltaenergy.models.on import On
 from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import answering, open_work, raise_error, worker_settings
-from deltaenergy.source import SourcePart, as_source, check_has, check_made_by, open_part, parts_of
+from deltaenergy.source import SourcePart, as_source, check_has, open_part, parts_of, stores_of
 from deltaenergy.store.folder import LocalFolder
 from deltaenergy.store.writer import Joiner, Work
 
@@ -290,7 +290,8 @@ def score_on_ray(
     parts = parts_of(source, WINDOW_BATCHES * on.batch_size)
     loaded = by.detector()
     check_has(source, loaded.score.needs | loaded.classifier.needs_to_predict, "This detector")
-    check_made_by(source, loaded.classifier.model)
+    for store in stores_of(source):
+        store.check_model(loaded.classifier.model)
     given = [images] if isinstance(images, str | Path) else images
     working_folder = None if all(is_url(str(path)) for path in given) else str(Path.cwd())
     actor = (_files_of(loaded), on.batch_size, top_k, working_folder)

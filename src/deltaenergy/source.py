@@ -32,7 +32,7 @@ from deltaenergy.data.formats.folder import local_folders, path_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.formats.memory import array_images, is_tensor, is_torch_data, tensor_images, torch_images
 from deltaenergy.data.formats.table import arrow_table, is_table, table_images
-from deltaenergy.data.items import Content, ImageItem, StoredRow, from_reference
+from deltaenergy.data.items import ImageItem, StoredRow, from_reference
 from deltaenergy.data.remote.listing import remote_folders, url_images
 from deltaenergy.data.remote.url import is_folder_url, is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles
@@ -44,7 +44,7 @@ from deltaenergy.store.shard import Manifest, ShardRecord, is_store
 from deltaenergy.store.store import Store, StoredItems
 
 # Images or their contents in memory, or what gives images as they are requested.
-Part: TypeAlias = list[ImageItem] | list[Content] | Callable[[], Iterable[ImageItem]]
+Part: TypeAlias = list[Any] | Callable[[], Iterable[ImageItem]]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
@@ -421,15 +421,13 @@ def _part_of(value: Any) -> Part | None:
         items = list(torch_images(value))  # a loader may have another order each time
         return lambda: iter(items)
     if is_tensor(value):
-        return list[Content](tensor_images(value))
+        return list(tensor_images(value))
     if hasattr(value, "__array__") and hasattr(value, "dtype"):  # NumPy arrays, pandas columns
         try:
             array = np.asarray(value)
         except (TypeError, RuntimeError) as error:  # one on another device
             raise InputError(f"images is {_describe(value)}, which cannot become a NumPy array: {error}") from error
-        return (
-            None if array.dtype.kind in "OUS" else list[Content](array_images(array))
-        )  # an array of paths or images is a list
+        return None if array.dtype.kind in "OUS" else list(array_images(array))  # an array of paths or images is a list
     return None
 
 

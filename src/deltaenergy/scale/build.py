@@ -148,7 +148,9 @@ def _images_of(
     unknown = (name for name in given if name not in known)
     for position in damaged:
         record = manifest.shards[position]
-        ids = names.setdefault(position, list(islice(unknown, record.images)))
+        if position not in names:
+            names[position] = list(islice(unknown, record.images))
+        ids = names[position]
         lost = [name for name in ids if name not in given]
         if lost or hash_strings(ids) != record.ids:
             reason = f"the {record.images} images that its index named are not those given"

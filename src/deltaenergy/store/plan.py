@@ -31,7 +31,7 @@ from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_bytes, json_with_checksum
 from deltaenergy.files.reading import parse_json
 from deltaenergy.store.folder import StoreFolder
-from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest
+from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest, shard_name
 
 FOLDER = ".deltaenergy-plan"
 PLAN = f"{FOLDER}/plan.json"
@@ -249,8 +249,12 @@ def in_use(folder: StoreFolder) -> bool:
     return False
 
 
-def remove_plan(folder: StoreFolder) -> None:
-    """Remove a plan that is over, `plan.json` first."""
+def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> None:
+    """Remove a plan that is over, `plan.json` first, and the shards that it left unfinished."""
+    if plan is not None:
+        planned = {shard_name(shard.number, shard.version) for shard in plan.shards}
+        for name in (planned - {record.name for record in manifest.shards}) & folder.sizes().keys():
+            folder.delete(name)
     folder.delete(PLAN)
     for name in folder.sizes(FOLDER):
         if _OURS.fullmatch(name):

@@ -68,7 +68,7 @@ class ShardRecord:
 
     @property
     def name(self) -> str:
-        return f"{self.number:05d}-{self.version}.arrow"
+        return shard_name(self.number, self.version)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,10 @@ class Manifest:
 
 
 _ENTRIES = schema.record({"format": schema.text(), **schema.checks_of(Manifest), CHECKSUM: schema.text()})
+
+
+def shard_name(number: int, version: int) -> str:
+    return f"{number:05d}-{version}.arrow"
 
 
 def is_store(path: object) -> bool:

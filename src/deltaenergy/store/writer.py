@@ -57,7 +57,7 @@ from deltaenergy.store.store import Store
 LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
 # A ViT-B/16 has 196 patches: 128 images of them take 50 MB in float32.
 MOST_SHARD_WITH_PATCHES = 128
-_SHARD_FILE = re.compile(r"\d{5,}-(\d+)\.arrow")
+_SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")
 _POLL_SECONDS = 0.2
 # For workers whose own shards were finished already, so they do not know how long one takes.
 _LEAST_WAIT_SECONDS = 2.0
@@ -201,7 +201,7 @@ def prepare(
     elif not drawn.shards:
         if not manifest.complete:
             folder.replace(MANIFEST, replace(manifest, complete=True).to_bytes(), data)
-        remove_plan(folder)
+        remove_plan(folder, None, manifest)
         return None
     elif put_plan(folder, drawn):
         if folder.read(MANIFEST) == data:
@@ -320,7 +320,7 @@ def finish(work: Work) -> None:
         manifest = merged(work.manifest, plan, records.values(), complete=True)
         data = manifest.to_bytes()
         if folder.replace(MANIFEST, data, work.data) or folder.read(MANIFEST) == data:
-            remove_plan(folder)
+            remove_plan(folder, plan, manifest)
             return
     # Another run has finished the plan, or given it up.
     there = {(record.number, record.version) for record in read_manifest(folder)[0].shards}
@@ -387,7 +387,7 @@ def _create(folder: StoreFolder, model: EncodesImages, settings: StoreSettings, 
 
 
 def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
-    """The plan that is there. One that is over goes, and so do shards that earlier runs wrote and the store has not."""
+    """The plan that is there; one that is over goes, and so do shards that were written again in an earlier run."""
     folder.tidy()
     folder.tidy(FOLDER)
     try:
@@ -396,12 +396,11 @@ def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
         folder.delete(PLAN)
         plan = None
     if plan is not None and not plan.is_for(data):
-        remove_plan(folder)
+        remove_plan(folder, plan, manifest)
         plan = None
-    current = {record.name for record in manifest.shards}
-    for name in folder.sizes().keys() - current:
-        # Those of a later version are of a run in progress.
-        if (match := _SHARD_FILE.fullmatch(name)) and int(match[1]) <= manifest.version:
+    versions = {record.number: record.version for record in manifest.shards}
+    for name in folder.sizes():
+        if (match := _SHARD_FILE.fullmatch(name)) and int(match[2]) < versions.get(int(match[1]), 0):
             folder.delete(name)
     return plan
 
@@ -423,4 +422,4 @@ def _give_up(folder: StoreFolder, manifest: Manifest, data: bytes, plan: Plan) -
     kept = merged(manifest, plan, finished(folder, plan).values(), complete=False)
     kept = replace(kept, version=plan.shards[0].version)
     if folder.replace(MANIFEST, kept.to_bytes(), data):
-        remove_plan(folder)
+        remove_plan(folder, plan, kept)

@@ -25,7 +25,7 @@ from deltaenergy.models.encoding import EncodedImages, collect, stream_batches
 from deltaenergy.source import Source, as_source, check_has, has_pixels, labelled_images
 from deltaenergy.training.checkpoints import RECORD, saving
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
-from deltaenergy.tuning.views import CachedViews, Domains, EncodedViews, LiveViews, Validation, encode_views
+from deltaenergy.tuning.views import CachedViews, Domains, LiveViews, Tensors, Validation, encode_views
 
 DEFAULT_VIEWS = 8
 # Files of the views during a run, random views and test views.
@@ -122,8 +122,10 @@ def prepare_training(
                 raise InputError("views='live' needs images, and only their features are stored. Remove views.")
             else:
                 stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
-                patches = None if stored.patches is None else stored.patches.half()[:, None]
-                train_views = _cached(model, sample, EncodedViews(stored.features[:, None], patches))
+                one_view = {name: tensor[:, None] for name, tensor in stored.items()}
+                if "patches" in one_view:
+                    one_view["patches"] = one_view["patches"].half()
+                train_views = _cached(model, sample, one_view)
                 views = "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
@@ -157,22 +159,19 @@ def _views_of(
     if path is not None and path.exists():
         kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
         if "features" in kept:
-            return _cached(model, sample, EncodedViews(**kept))
+            return _cached(model, sample, kept)
     count: int | Literal["test"] = views if isinstance(views, int) else "test"
     encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
     if path is not None:
         with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.items()})
     return _cached(model, sample, encoded)
 
 
-def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
+def _cached(model: Model, sample: FewShot, encoded: Tensors) -> CachedViews:
     return CachedViews(
-        encoded.features,
-        torch.tensor(sample.labels, device=model.device),
-        encoded.patches,
-        states=encoded.states,
-        pixels=encoded.pixels,
+        **encoded,
+        labels=torch.tensor(sample.labels, device=model.device),
         domains=Domains.of(sample.items),
         model=model if isinstance(model, TowerModel) else None,
     )
@@ -201,14 +200,14 @@ def prepare_validation(
             stacklevel=3,
         )
     encoded = _test_view(model, items, needs, progress, who)
+    features = encoded.pop("features")
     return Validation(
-        encoded.features.to(model.device),
+        features.to(model.device),
         torch.tensor(labels, device=model.device),
-        encoded.patches,
-        encoded.states,
+        **encoded,
         images=items,
         model=require_towers(model, "tune") if Need.PIXELS in needs else None,
-        identity=hash_strings([hash_features(encoded.features), *map(str, labels)]),
+        identity=hash_strings([hash_features(features), *map(str, labels)]),
     )
 
 
@@ -232,23 +231,23 @@ def _encode(model: Model, source: Source, progress: Progress | None, *, patches:
     return collect(batches, model.feature_dim)
 
 
-def _all_readable(encoded: EncodedImages) -> EncodedViews:
+def _all_readable(encoded: EncodedImages) -> Tensors:
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
-    patches = None if encoded.patches is None else torch.from_numpy(encoded.patches)
-    return EncodedViews(torch.from_numpy(encoded.features), patches)
+    arrays = {"features": encoded.features, "patches": encoded.patches}
+    return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
 
 
 def _test_view(
     model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> EncodedViews:
+) -> Tensors:
     """The needed data of the images under the test view, (N, …), in full precision unless stored in half."""
     source = as_source(items)
     check_has(source, needs, who)
     if Need.STATES in needs:
         towers = require_towers(model, "tune")
         one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
-        return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
+        return {name: tensor[:, 0] for name, tensor in one_view.items()}
     return _all_readable(_encode(model, source, progress, patches=Need.PATCHES in needs))
 
 

@@ -1,9 +1,10 @@
-"""All checks on one detector, with sentences on what held and what did not."""
+"""All checks and Figure 1 on one detector, with sentences on what held and what did not."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,18 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.core.classes import class_indices
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import InputError
+from deltaenergy.explanation.methods import check_method
+from deltaenergy.models.on import On
 from deltaenergy.scoring import score_images
-from deltaenergy.source import Source, as_source
+from deltaenergy.source import Source, as_source, has_pixels, labelled_images, load_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
+from deltaenergy.theory.figure1 import Figure1, claims, figure1, figure_record
 from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
 from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
@@ -32,7 +38,11 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class TheoryReport:
-    """What was found. `hessian` and `hessian_without` are None without a context to differentiate."""
+    """What was found.
+
+    `hessian` and `hessian_without` are None without a context to differentiate, `figure` without unknown images and for
+    feature stores.
+    """
 
     method: str
     images: int
@@ -51,6 +61,7 @@ class TheoryReport:
     many_classes: list[ManyClasses] = field(default_factory=list)
     gaps: list[GeneralisationGap] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    figure: Figure1 | None = None
 
     def sentences(self) -> list[tuple[str, str]]:
         """(theorem, finding) pairs, for terminal and page."""
@@ -64,6 +75,20 @@ class TheoryReport:
             or ["Not checked: it needs a learned context, and known images of several domains."],
         }
         return [(name, finding) for name, found in findings.items() for finding in found]
+
+    def figure_sentences(self) -> list[tuple[str, str]]:
+        """(verdict, claim and finding) pairs of Figure 1, for the terminal."""
+        if self.figure is None:
+            return [("Figure 1", "Not checked: it needs unknown images, and images rather than feature stores.")]
+        return [
+            (f"Figure 1 {'holds' if one.holds else 'does not hold'}", f"{one.claim}. {one.found}")
+            for one in claims(self.figure)
+        ]
+
+    def report_page(self, folder: Path, title: str | None, command: str | None) -> str:
+        from deltaenergy.theory.page import theory_page
+
+        return theory_page(self, command or "")
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values."""
@@ -104,6 +129,7 @@ class TheoryReport:
                 "method_without": self.method_without,
             },
             "proposition": [{**asdict(one), "right": one.right} for one in self.gaps],
+            "figure_1": None if self.figure is None else figure_record(self.figure),
         }
 
     def _theorem_1(self) -> list[str]:
@@ -202,6 +228,44 @@ class TheoryReport:
             f"{'nearly' if h.gradient < 0.05 * h.gradient_start else 'NOT'} stationary."
         )
         return found
+
+
+def check_paper(
+    by: By,
+    known: Any,
+    unknown: Any = None,
+    *,
+    against: str | Path | None = None,
+    domains: bool = False,
+    method: str = "auto",
+    on: str | On = "auto",
+) -> TheoryReport:
+    """Check the paper's theorems on a detector and images, and its Figure 1 if there are unknown images.
+
+    Args:
+        by: a detector or its folder.
+        known: images of its classes, in one folder per class.
+        unknown: images of none of its classes.
+        against: folder of a detector that was tuned without EBM, for Theorem 4.
+        domains: whether `known` has folders DOMAIN/CLASS/ rather than CLASS/.
+        method: heatmap of Figure 1.
+        on: where to run the model, and images per batch.
+    """
+    source = DetectorSource.of(by, on, "theory")
+    check_method(method)
+    items, others = labelled_images(known, domains), None if unknown is None else load_images(unknown)
+    classifier = source.classifier()
+    other = None if against is None else Detector.load(against, model=classifier.model).classifier
+    batch_size = source.on.batch_size
+    with stage("Encoding images") as progress:
+        report = check_theory(
+            classifier, items, open_images=others, against=other, batch_size=batch_size, progress=progress
+        )
+    if others is None or not all(has_pixels(as_source(one)) for one in (items, others)):
+        return report
+    with stage("Masking images") as progress:
+        figure = figure1(classifier, items, others, method=method, batch_size=batch_size, progress=progress)
+    return replace(report, figure=figure)
 
 
 def check_theory(

@@ -36,7 +36,7 @@ from deltaenergy.theory.figure1 import (
 )
 
 
-def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: str = "") -> str:
+def theory_page(report: TheoryReport, command: str = "") -> str:
     """A whole HTML document: the theorems, and Figure 1 if there were unknown images."""
     bound = report.bound
     figures = [
@@ -83,9 +83,9 @@ def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: s
         content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
         sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
     sections += _tables(report)
-    if figure1 is not None:
-        made = {**figure1.provenance, "command": command}
-        sections += [*figure1_sections(figure1), provenance_section(made, Markup(""))]
+    if report.figure is not None:
+        made = {**report.figure.provenance, "command": command}
+        sections += [*figure1_sections(report.figure), provenance_section(made, Markup(""))]
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
     note = f" Command: {command}" if command else ""
     return render_page("Theory on this model", subtitle, sections, note=note)

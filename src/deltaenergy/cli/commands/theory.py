@@ -43,6 +43,6 @@ def theory(
     if json:
         print_json({**found.to_dict(), "unreadable": results.unreadable_records(found.unreadable)})
     else:
-        for sentence in found.sentences():
-            out.print(sentence)
+        for name, sentence in [*found.sentences(), *found.figure_sentences()]:
+            out.print(f"{name}: {sentence}")
     results.finish(found.unreadable)

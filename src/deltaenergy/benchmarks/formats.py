@@ -2,150 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
-from deltaenergy.benchmarks.tables import HIGHER_IS_BETTER, SHARES, Column, Row, Table, Value
+from deltaenergy.benchmarks.tables import HIGHER_IS_BETTER, SHARES, Column, Table, Value
 
 ABSENT = "–"
 
 
-def number(value: Value | None, column: Column, plus_minus: str = "±") -> str:
-    """A measured value as it is printed: shares in percent, other values with three digits."""
-    if value is None:
-        return ABSENT
-    factor = 100 if column.metric in SHARES else 1
-    text = _digits(factor * value.mean, column)
-    return text if value.half_width is None else f"{text} {plus_minus} {_digits(factor * value.half_width, column)}"
+@dataclass(frozen=True)
+class PrintedCell:
+    """A cell as text: the measured number, the letter of a note on its data, the paper's number and its note."""
+
+    number: str
+    best: bool
+    part: str
+    paper: str | None
+    mark: int | None
+
+    @property
+    def beside(self) -> str:
+        """What follows the measured number."""
+        part, mark = (f" [{note}]" if note else "" for note in (self.part, self.mark))
+        return part if self.paper is None else f"{part} ({self.paper}{mark})"
 
 
-def printed(row: Row, position: int, column: Column) -> str | None:
-    """The paper's number, unless only a part of the data was measured."""
-    value, measured = row.printed[position], row.measured[position]
-    return None if value is None or (measured is not None and measured.part) else _digits(value, column)
+@dataclass(frozen=True)
+class PrintedTable:
+    """A table as text, without columns that were not measured."""
+
+    heading: str
+    columns: list[str]
+    rows: list[tuple[str, list[PrintedCell]]]
+    notes: list[str]
 
 
-def parts(table: Table) -> list[str]:
-    """The parts of the data behind the table's numbers, in order of appearance."""
-    return list(dict.fromkeys(value.part for row in table.rows for value in row.measured if value and value.part))
+def printed_table(table: Table, *, unmeasured_rows: bool = False) -> PrintedTable:
+    """The table's numbers as text, with letters and numbers for its notes."""
+    columns = [(i, column) for i, column in enumerate(table.columns) if any(row.measured[i] for row in table.rows)]
+    rows = [row for row in table.rows if unmeasured_rows or any(row.measured)]
+    shown = {(row.label, column.label) for row in rows for _, column in columns}
+    marks = [mark for mark in table.marks if (mark.row, mark.column) in shown]
+    mark_at = {(mark.row, mark.column): number for number, mark in reversed([*enumerate(marks, start=1)])}
+    parts = list(dict.fromkeys(value.part for row in rows for value in row.measured if value and value.part))
+    best = {i: _best([row.measured[i] for row in rows], column) for i, column in columns}
+    printed = []
+    for n, row in enumerate(rows):
+        cells = []
+        for i, column in columns:
+            value, paper = row.measured[i], row.printed[i]
+            part = value.part if value else ""
+            cells.append(
+                PrintedCell(
+                    _number(value, column),
+                    n in best[i],
+                    _letter(parts.index(part)) if part else "",
+                    # Not comparable if only a part of the data was measured.
+                    None if paper is None or part else _digits(paper, column),
+                    mark_at.get((row.label, column.label)),
+                )
+            )
+        printed.append((row.label, cells))
+    heading = table.title
+    if table.label:
+        compared = any(cell.paper is not None for _, cells in printed for cell in cells)
+        heading += f" (the paper's {table.label} in parentheses)" if compared else f" (as the paper's {table.label})"
+    notes = [f"[{i}] {mark.row}, {mark.column}: {mark.text}." for i, mark in enumerate(marks, start=1)]
+    notes += [f"[{_letter(i)}] measured on a part: {text}." for i, text in enumerate(parts)]
+    notes += table.notes
+    if left_out := [column.label for i, column in enumerate(table.columns) if i not in best]:
+        notes.append(f"Not measured here: {'; '.join(left_out)}.")
+    return PrintedTable(heading, [column.label for _, column in columns], printed, notes)
 
 
-def part_letter(table: Table, value: Value | None) -> str | None:
-    """The letter of the note on a number from a part of the data; None for the whole."""
-    if value is None or not value.part:
-        return None
-    return _letter(parts(table).index(value.part))
-
-
-def best_rows(table: Table, position: int) -> set[int]:
+def _best(values: list[Value | None], column: Column) -> set[int]:
     """The rows whose measured value is best as printed, so all ties are marked."""
-    column = table.columns[position]
-    means = [(i, row.measured[position]) for i, row in enumerate(table.rows)]
-    shown = {i: round(100 * value.mean, 1) for i, value in means if value is not None}
+    shown = {i: round(100 * value.mean, 1) for i, value in enumerate(values) if value is not None}
     # Numbers from different parts of the data cannot be compared.
-    if len(shown) < 2 or len({value.part for _, value in means if value is not None}) > 1:
+    if len(shown) < 2 or len({value.part for value in values if value is not None}) > 1:
         return set()
     best = (max if column.metric in HIGHER_IS_BETTER else min)(shown.values())
     return {i for i, value in shown.items() if value == best}
 
 
-def measured_part(table: Table, *, unmeasured_rows: bool = False) -> tuple[Table, list[str]]:
-    """The table without columns and rows that were not measured, and the labels of those columns."""
-    kept = [i for i in range(len(table.columns)) if any(row.measured[i] is not None for row in table.rows)]
-    left_out = [column.label for i, column in enumerate(table.columns) if i not in kept]
-    rows = tuple(
-        replace(
-            row,
-            measured=tuple(row.measured[i] for i in kept),
-            printed=tuple(row.printed[i] for i in kept),
-        )
-        for row in table.rows
-        if unmeasured_rows or any(row.measured)
-    )
-    columns = tuple(table.columns[i] for i in kept)
-    shown = {(row.label, column.label) for row in rows for column in columns}
-    marks = tuple(mark for mark in table.marks if (mark.row, mark.column) in shown)
-    return replace(table, columns=columns, rows=rows, marks=marks), left_out
-
-
-def mark_number(table: Table, row: Row, column: Column) -> int | None:
-    """The number of the note on this number of the paper, from 1."""
-    marked = ((mark.row, mark.column) for mark in table.marks)
-    return next((i for i, place in enumerate(marked, start=1) if place == (row.label, column.label)), None)
-
-
-def heading(table: Table) -> str:
-    """The text above the table."""
-    if not table.label:
-        return table.title
-    shown = any(printed(row, i, column) for row in table.rows for i, column in enumerate(table.columns))
-    said = f"the paper's {table.label} in parentheses" if shown else f"as the paper's {table.label}"
-    return f"{table.title} ({said})"
-
-
-def notes(table: Table, left_out: Sequence[str]) -> list[str]:
-    """The notes below the table."""
-    lines = [f"[{i}] {mark.row}, {mark.column}: {mark.text}." for i, mark in enumerate(table.marks, start=1)]
-    lines += [f"[{_letter(i)}] measured on a part: {text}." for i, text in enumerate(parts(table))]
-    lines += table.notes
-    if left_out:
-        lines.append(f"Not measured here: {'; '.join(left_out)}.")
-    return lines
-
-
 def markdown(table: Table) -> str:
     """A Markdown table, with notes."""
-    table, left_out = measured_part(table)
-    lines = [f"**{heading(table)}**", ""]
-    lines.append("| method | " + " | ".join(column.label for column in table.columns) + " |")
-    lines.append("|---|" + "---:|" * len(table.columns))
-    best = [best_rows(table, i) for i in range(len(table.columns))]
-    for n, row in enumerate(table.rows):
-        cells = []
-        for i, column in enumerate(table.columns):
-            text = number(row.measured[i], column)
-            cells.append(beside(f"**{text}**" if n in best[i] else text, table, row, i))
-        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"- {note}" for note in notes(table, left_out))]
+    shown = printed_table(table)
+    lines = [f"**{shown.heading}**", ""]
+    lines.append("| method | " + " | ".join(shown.columns) + " |")
+    lines.append("|---|" + "---:|" * len(shown.columns))
+    for label, cells in shown.rows:
+        texts = [(f"**{cell.number}**" if cell.best else cell.number) + cell.beside for cell in cells]
+        lines.append(f"| {label} | " + " | ".join(texts) + " |")
+    lines += ["", *(f"- {note}" for note in shown.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def latex(table: Table) -> str:
     """A LaTeX table for booktabs."""
-    table, left_out = measured_part(table)
-    best = [best_rows(table, i) for i in range(len(table.columns))]
+    shown = printed_table(table)
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_escaped(heading(table))}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        rf"\caption{{{_escaped(shown.heading)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(shown.columns)}}}",
         r"\toprule",
-        " & ".join(["Method", *(_escaped(column.label) for column in table.columns)]) + r" \\",
+        " & ".join(["Method", *map(_escaped, shown.columns)]) + r" \\",
         r"\midrule",
     ]
-    for n, row in enumerate(table.rows):
-        cells = [_escaped(row.label)]
-        for i, column in enumerate(table.columns):
-            text = number(row.measured[i], column, r"$\pm$").replace(ABSENT, "--")
-            cells.append(beside(rf"\textbf{{{text}}}" if n in best[i] else text, table, row, i))
-        lines.append(" & ".join(cells) + r" \\")
+    for label, cells in shown.rows:
+        numbers = [_escaped(cell.number) for cell in cells]
+        texts = [rf"\textbf{{{text}}}" if cell.best else text for text, cell in zip(numbers, cells)]
+        lines.append(" & ".join([_escaped(label), *(text + cell.beside for text, cell in zip(texts, cells))]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"% {_escaped(note)}" for note in notes(table, left_out)]
+    lines += [rf"% {_escaped(note)}" for note in shown.notes]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def cell(table: Table, row: Row, position: int) -> str:
-    """A measured number followed by the paper's, as plain text."""
-    return beside(number(row.measured[position], table.columns[position]), table, row, position)
+def _number(value: Value | None, column: Column) -> str:
+    """A measured value: shares in percent, other values with three digits."""
+    if value is None:
+        return ABSENT
+    factor = 100 if column.metric in SHARES else 1
+    text = _digits(factor * value.mean, column)
+    return text if value.half_width is None else f"{text} ± {_digits(factor * value.half_width, column)}"
 
 
-def beside(text: str, table: Table, row: Row, position: int) -> str:
-    """A measured number followed by the paper's and its note."""
-    column = table.columns[position]
-    paper = printed(row, position, column)
-    mark, letter = mark_number(table, row, column), part_letter(table, row.measured[position])
-    text = f"{text} [{letter}]" if letter else text
-    return text if paper is None else f"{text} ({paper}{f' [{mark}]' if mark else ''})"
+def _digits(value: float, column: Column) -> str:
+    return f"{value:.1f}" if column.metric in SHARES else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def _letter(position: int) -> str:
@@ -153,10 +136,11 @@ def _letter(position: int) -> str:
     return ("" if position < 26 else _letter(position // 26 - 1)) + chr(ord("a") + position % 26)
 
 
-def _digits(value: float, column: Column) -> str:
-    return f"{value:.1f}" if column.metric in SHARES else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+_SPECIAL = {
+    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "Δ": r"$\Delta$", "τ": r"$\tau$", "–": "--", "−": "$-$",
+    "±": r"$\pm$",
+}  # fmt: skip
 
 
 def _escaped(text: str) -> str:
-    special = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "Δ": r"$\Delta$", "τ": r"$\tau$", "–": "--", "−": "$-$"}
-    return "".join(special.get(letter, letter) for letter in text)
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)

@@ -187,12 +187,10 @@ def _print(summary: Summary, out_folder: Path) -> None:
             if not out.is_terminal:
                 out.print(formats.markdown(table))
                 continue
-            shown, _ = formats.measured_part(table)
-            columns = ["method", *(f">{column.label}" for column in shown.columns)]
-            cells = [
-                [row.label, *(formats.cell(shown, row, i) for i in range(len(shown.columns)))] for row in shown.rows
-            ]
-            print_table(columns, cells, title=formats.heading(shown))
+            shown = formats.printed_table(table)
+            columns = ["method", *(f">{label}" for label in shown.columns)]
+            rows = [[label, *(cell.number + cell.beside for cell in cells)] for label, cells in shown.rows]
+            print_table(columns, rows, title=shown.heading)
     cases_of: dict[tuple[str, str], list[str]] = {}
     for skip in summary.skips:
         cases_of.setdefault((skip.what, skip.reason), []).append(skip.case)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from deltaenergy.benchmarks.plan import PlannedCase, fit_images
+from deltaenergy.benchmarks.plan import PlannedCase
 from deltaenergy.benchmarks.results import Cell
 from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.benchmarks.runner import Runner
@@ -37,23 +37,15 @@ class CostRunner(Runner):
 
     _encoded: tuple[list[ImageItem], tuple[EncodedImages, float, dict[str, float]]] | None = None
 
-    def case(self, planned: PlannedCase) -> None:
-        """Measure each method that is not in the results yet."""
-        fit = fit_images(planned, self.spec.validation)
-        for method in planned.methods:
-            identity = self.identity(planned, method, fit)
-            if self.results.get(identity["cell"]) is not None:
-                self.summary.found += 1
-                continue
+    def measure(
+        self, planned: PlannedCase, identities: Mapping[BenchmarkRow, dict[str, Any]]
+    ) -> Iterator[tuple[list[Cell], float]]:
+        """The cell of each method, and the seconds to measure it."""
+        for method, identity in identities.items():
             self.announce(f"{planned.case.name}: measuring {method.label}")
             start = time.perf_counter()
-            rows = None
             with self.skipping(planned.case.name, f"method {method.label}"):
-                rows = self.rows(planned, method)
-            if rows is None:
-                continue
-            self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
-            self.summary.computed += 1
+                yield [Cell(identity, self.rows(planned, method), [])], time.perf_counter() - start
 
     def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
         items = [item for images in planned.closed for item in images.items]

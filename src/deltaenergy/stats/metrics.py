@@ -1,9 +1,8 @@
-"""Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions), accuracy.
+"""Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions).
 
 Scores are larger for more in-distribution (ID) images; an image is kept when its score reaches the threshold.
 All ranking metrics are functions of how often each distinct score occurs in each group, so one sort serves them all,
-and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores;
-the plain functions are one-liners on it.
+and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores.
 
     AUROC        P(id > ood) + ½ P(id = ood)
     AUPR-in      Σ_t (recall_t − recall_{t−1}) · precision_t over falling thresholds, ID images positive
@@ -139,24 +138,9 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
     return RankedScores(id_scores, ood_scores).auroc()
 
 
-def aupr_in(id_scores: Any, ood_scores: Any) -> float:
-    """Average precision with ID images positive."""
-    return RankedScores(id_scores, ood_scores).aupr_in()
-
-
-def aupr_out(id_scores: Any, ood_scores: Any) -> float:
-    """Average precision with OOD images positive."""
-    return RankedScores(id_scores, ood_scores).aupr_out()
-
-
 def fpr(id_scores: Any, ood_scores: Any, rate: float = 0.95) -> float:
     """Share of OOD kept when at least `rate` of ID is kept: `fpr95`."""
     return RankedScores(id_scores, ood_scores).fpr(rate)
-
-
-def fpr_ood(id_scores: Any, ood_scores: Any, rate: float = 0.95) -> float:
-    """Share of ID rejected when at least `rate` of OOD is rejected: `fpr95_ood`."""
-    return RankedScores(id_scores, ood_scores).fpr_ood(rate)
 
 
 def paired_differences(
@@ -211,21 +195,6 @@ def paired_mean_difference(
         weighted_sums(draw(len(change), rows, rng), change) / len(change) for rows in _blocks(len(change), resamples)
     ]
     return _estimate(float(change.mean()), means, confidence)
-
-
-def accuracy(predicted: Any, labels: Any) -> float:
-    """Share of images whose predicted class is their label."""
-    return accuracy_estimate(predicted, labels).value
-
-
-def accuracy_estimate(predicted: Any, labels: Any, *, confidence: float = 0.95) -> Estimate:
-    """Accuracy with its Wilson score interval, which stays valid at 0 and at 100%, where the bootstrap collapses."""
-    guesses, truth = _as_array(predicted), _as_array(labels)
-    if guesses.shape != truth.shape or guesses.ndim != 1:
-        raise InputError(f"predicted and labels must be lists of one length, got {guesses.shape} and {truth.shape}.")
-    if not len(guesses):
-        raise InputError("accuracy needs at least one labelled image.")
-    return proportion_estimate(int((guesses == truth).sum()), len(guesses), confidence=confidence)
 
 
 def proportion_estimate(successes: int, total: int, *, confidence: float = 0.95) -> Estimate:

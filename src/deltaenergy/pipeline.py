@@ -241,7 +241,7 @@ def _test_images(sets: TrainSets, validation: Validation | None) -> tuple[TestIm
         )
     if once or one_each:
         return None, unreadable
-    drawn = sets.test_view()
+    drawn = sets.of(None)
     assert isinstance(drawn.images, CachedViews)
     labels, features = drawn.images.labels.cpu().numpy(), drawn.images.mean_features()
     return TestImages(drawn.sample.items, labels, features, "training images, cross-validated", drawn=True), unreadable

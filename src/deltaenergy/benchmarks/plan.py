@@ -88,7 +88,7 @@ def plan(
         seeded = [method for method in mine if method.tuner is not None or make_score(method.score).needs_fit]
         fixed = [method for method in mine if method not in seeded]
         turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
-        if case.varies_with_seed:
+        if "{seed}" in case.classes:
             turns = [(seed, mine) for seed in seeds]
         elif fixed:
             turns.insert(0, (None, fixed))

@@ -127,11 +127,6 @@ class Case:
     # The settings of the benchmark with those of the case on top; rows have them in their identity.
     settings: RowSettings = field(default_factory=RowSettings, repr=False)
 
-    @property
-    def varies_with_seed(self) -> bool:
-        """Whether the class list itself depends on the seed."""
-        return "{seed}" in self.classes
-
     def image_sets(self) -> tuple[SetSpec, ...]:
         """Every image set of the case."""
         return (*([self.train] if self.train else []), *self.closed, *self.open)

@@ -222,7 +222,11 @@ def _values(columns: Sequence[Column], cells: Sequence[Cell], whole: _Whole) -> 
         parts.append(whole.part(column, sources) if values else "")
     for position, column in enumerate(columns):
         if column.mean_of is not None:
-            others = [i for i, other in enumerate(columns) if _is_part(other, column)]
+            others = [
+                i
+                for i, other in enumerate(columns)
+                if other.mean_of is None and other.averaged and other.metric == column.mean_of
+            ]
             # A mean over fewer columns than the paper's, or over parts of its data, would not be comparable.
             found = [by_seed[i] if not parts[i] else {} for i in others]
             seeds = set.intersection(*(set(one) for one in found)) if found else set()
@@ -263,10 +267,6 @@ class _Whole:
         if self.limit is not None:
             said.append(f"at most {self.limit:,} images of each set")
         return "; ".join(said)
-
-
-def _is_part(other: Column, mean: Column) -> bool:
-    return other.mean_of is None and other.averaged and other.metric == mean.mean_of
 
 
 def _by_seed(column: Column, cells: Iterable[Cell]) -> tuple[dict[int | None, float], frozenset[Source]]:

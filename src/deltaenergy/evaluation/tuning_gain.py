@@ -174,8 +174,10 @@ def measure_gain(
         rows.append(
             GainRow(
                 candidate.method.spec,
-                None if accuracy is None else _share(accuracy),
-                None if auroc is None else _clipped(auroc.interval()),
+                None
+                if accuracy is None
+                else proportion_estimate(round(accuracy.value * accuracy.images), accuracy.images),
+                None if auroc is None else Estimate(*(min(max(number, 0.0), 1.0) for number in auroc.interval())),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
                 measure.why_not(candidate) or TOO_FEW if auroc is None else "",
@@ -302,15 +304,6 @@ class _Measure:
 def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> InfluenceTerms:
     value, images = float(hits[asked].mean()), int(asked.sum())
     return InfluenceTerms(value, np.where(asked, hits - value, 0.0) / images, images)
-
-
-def _share(term: InfluenceTerms) -> Estimate:
-    """An accuracy with its Wilson interval."""
-    return proportion_estimate(round(term.value * term.images), term.images)
-
-
-def _clipped(estimate: Estimate) -> Estimate:
-    return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def _placements(

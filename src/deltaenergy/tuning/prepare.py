@@ -277,19 +277,11 @@ class TrainSets:
     cache: Path
     _sets: dict[int | str, TrainSet] = field(default_factory=dict)
 
-    def of(self, method: Method) -> TrainSet:
-        """The sample with the views that the method learns from."""
-        kind = method.views_of(self.views)
-        needs = frozenset[Need]().union(
-            *(one.needs_to_train for one in self.methods if one.views_of(self.views) == kind)
-        )
-        return self._prepared(kind, needs, method.name)
-
-    def test_view(self) -> TrainSet:
-        """The sample with the test view."""
-        return self._prepared("test", frozenset(), "tune")
-
-    def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
+    def of(self, method: Method | None) -> TrainSet:
+        """The sample with the views that the method learns from; with the test view for no method."""
+        kind, who = ("test", "tune") if method is None else (method.views_of(self.views), method.name)
+        alike = [one for one in self.methods if method is not None and one.views_of(self.views) == kind]
+        needs = frozenset[Need]().union(*(one.needs_to_train for one in alike))
         if kind in self._sets and self._sets[kind].images.holds(needs):
             return self._sets[kind]
         # A drawn sample, with its unreadable images replaced, serves every kind of view.

@@ -179,11 +179,14 @@ class _Job:
 
     def identity(self, method: Method, recipes: list[dict[str, Any]]) -> dict[str, Any]:
         """What a checkpoint must agree on before a run resumes from it."""
-        sample = self.train.sample
+        sample, vectors = self.train.sample, None
+        if isinstance(self.model, PrecomputedModel) and self.model.classes:
+            # The fingerprint of a precomputed model does not cover these.
+            vectors = hash_features(self.model.class_features(sample.classes))
         return {
             "model": self.model.fingerprint,
             "classes": hash_strings(sample.classes),
-            "class vectors": self._class_vectors(),
+            "class vectors": vectors,
             "method": method.spec,
             "recipe": recipes[0] if len(recipes) == 1 else recipes,
             "seed": self.seed,
@@ -191,12 +194,6 @@ class _Job:
             "training images": self.train.identity,
             "validation": None if self.validation is None else self.validation.identity,
         }
-
-    def _class_vectors(self) -> str | None:
-        """Identity of class vectors, which a precomputed model's fingerprint does not cover."""
-        if not isinstance(self.model, PrecomputedModel) or not self.model.classes:
-            return None
-        return hash_features(self.model.class_features(self.train.sample.classes))
 
 
 def _search(

@@ -208,17 +208,7 @@ def choose(
     check_runnable(candidates, features_only(Given.of([known_images], classifier)))
     with stage("Encoding images") as progress:
         features, truth, unreadable = labelled_features(classifier, known_images, source.on.batch_size, progress)
-    with stage("Leaving classes out") as progress:
-        choice = choose_from_features(
-            classifier,
-            features,
-            truth,
-            candidates,
-            folds=folds,
-            seed=seed,
-            resamples=resamples,
-            progress=progress,
-        )
+    choice = choose_from_features(classifier, features, truth, candidates, folds=folds, seed=seed, resamples=resamples)
     return replace(choice, unreadable=unreadable)
 
 
@@ -231,12 +221,8 @@ def choose_from_features(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    progress: Progress | None = None,
 ) -> Choice:
-    """`choose` from unit features (N, D) and the position of each image's class in the class list.
-
-    `progress` gets the number of finished folds.
-    """
+    """`choose` from unit features (N, D) and the position of each image's class in the class list."""
     candidates = [make_score(score) for score in scores]
     # Duplicate names are one class: their columns are removed together.
     name_of = np.array(first_of_name(classifier.classes))
@@ -251,24 +237,24 @@ def choose_from_features(
     warn_of_guesses(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     # Of each fold and candidate: AUROC, FPR95, and the AUROC of each resample.
     aurocs, fprs, drawn = [], [], []
-    for number, left_out in enumerate(parts, start=1):
-        columns = np.flatnonzero(~np.isin(name_of, seen[left_out])).tolist()
-        unknown = np.isin(member, left_out)
-        sides = [
-            ScoreInputs(taken.similarities[:, columns], taken.features)
-            for taken in (inputs.take(np.flatnonzero(side).tolist()) for side in (~unknown, unknown))
-        ]
-        members = member[~unknown], member[unknown]
-        with torch.inference_mode():
-            # Bound and fitted again: nothing learned in another fold.
-            scorers = bind(ClassSubset(classifier, columns), candidates)
-            values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
-        ranked = [RankedScores(*both) for both in values]
-        aurocs.append([ranks.auroc() for ranks in ranked])
-        fprs.append([ranks.fpr() for ranks in ranked])
-        wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
-        drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
-        if progress is not None:
+    with stage("Leaving classes out") as progress:
+        for number, left_out in enumerate(parts, start=1):
+            columns = np.flatnonzero(~np.isin(name_of, seen[left_out])).tolist()
+            unknown = np.isin(member, left_out)
+            sides = [
+                ScoreInputs(taken.similarities[:, columns], taken.features)
+                for taken in (inputs.take(np.flatnonzero(side).tolist()) for side in (~unknown, unknown))
+            ]
+            members = member[~unknown], member[unknown]
+            with torch.inference_mode():
+                # Bound and fitted again: nothing learned in another fold.
+                scorers = bind(ClassSubset(classifier, columns), candidates)
+                values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
+            ranked = [RankedScores(*both) for both in values]
+            aurocs.append([ranks.auroc() for ranks in ranked])
+            fprs.append([ranks.fpr() for ranks in ranked])
+            wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
+            drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
             progress(number, len(parts))
     choice = Choice(
         # A resample with none of a fold's classes counts only for the other folds.

@@ -14,7 +14,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.core.classes import class_indices
-from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
@@ -257,15 +257,10 @@ def check_paper(
     classifier = source.classifier()
     other = None if against is None else Detector.load(against, model=classifier.model).classifier
     batch_size = source.on.batch_size
-    with stage("Encoding images") as progress:
-        report = check_theory(
-            classifier, items, open_images=others, against=other, batch_size=batch_size, progress=progress
-        )
+    report = check_theory(classifier, items, open_images=others, against=other, batch_size=batch_size)
     if others is None or not all(has_pixels(as_source(one)) for one in (items, others)):
         return report
-    with stage("Masking images") as progress:
-        figure = figure1(classifier, items, others, method=method, batch_size=batch_size, progress=progress)
-    return replace(report, figure=figure)
+    return replace(report, figure=figure1(classifier, items, others, method=method, batch_size=batch_size))
 
 
 def check_theory(
@@ -277,7 +272,6 @@ def check_theory(
     tau: float = 0.01,
     epsilon: float | None = None,
     batch_size: int = 32,
-    progress: Progress | None = None,
 ) -> TheoryReport:
     """Check the theorems on labelled known images.
 
@@ -289,7 +283,6 @@ def check_theory(
         tau: the temperature of the energies.
         epsilon: ε_E of Theorem 3's condition; by default each image's smallest, L_ΔE.
         batch_size: images per step of the image tower.
-        progress: called while images are encoded.
 
     Unreadable images are skipped and listed in the report's `unreadable`.
     """
@@ -302,13 +295,13 @@ def check_theory(
     unreadable: list[Unreadable] = []
     # Every label is checked before the long work of encoding.
     truth = dict(zip((item.id for item in images), class_indices(images, classifier.classes, "In-distribution images")))
-    read, features = _features(classifier, as_source(images), "in-distribution", unreadable, batch_size, progress)
+    read, features = _features(classifier, as_source(images), "in-distribution", unreadable, batch_size)
     labels = torch.tensor([truth[item.id] for item in read], device=classifier.model.device)
     found = _cosines(classifier, features)
     similarities = found.similarities
     others = None
     if open_images is not None:
-        _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size, progress)
+        _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size)
         others = _cosines(classifier, opened).similarities
     rng = np.random.default_rng(0)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
@@ -367,10 +360,10 @@ def _features(
     what: str,
     unreadable: list[Unreadable],
     batch_size: int,
-    progress: Progress | None,
 ) -> tuple[list[ImageItem], torch.Tensor]:
     """The images that can be read with their unit features on the model's device; the others join `unreadable`."""
-    found = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
+    with stage("Encoding images") as progress:
+        found = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
     unreadable += found.unreadable
     if not found.items or found.features is None:
         first = found.unreadable[0]

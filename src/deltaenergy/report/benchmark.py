@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.benchmarks import formats
 from deltaenergy.benchmarks.protocol import STANDARD, Protocol, get_protocol
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.rows import with_labels
 from deltaenergy.benchmarks.spec import BenchmarkSpec, benchmark_names, load_spec
-from deltaenergy.benchmarks.tables import METRIC_NAMES, Table, measured_table, own_table, paper_table
+from deltaenergy.benchmarks.tables import (
+    METRIC_NAMES,
+    Table,
+    latex,
+    markdown,
+    measured_table,
+    own_table,
+    paper_table,
+    printed_table,
+)
 from deltaenergy.classifiers.methods import list_methods
 from deltaenergy.core.specs import cut, parse
 from deltaenergy.errors import InputError
@@ -124,8 +132,8 @@ def benchmark_tables(results: Results, ending: str) -> str:
     """The tables as text: Markdown (.md) or LaTeX (.tex)."""
     runs = benchmark_runs(results)
     if ending == ".tex":
-        return "\n".join(formats.latex(table) for run in runs for table in run_tables(run))
-    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(formats.markdown, run_tables(run))) for run in runs)
+        return "\n".join(latex(table) for run in runs for table in run_tables(run))
+    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(markdown, run_tables(run))) for run in runs)
 
 
 def benchmark_page(results: Results, title: str | None = None) -> str:
@@ -211,7 +219,7 @@ def _body(run: BenchmarkRun) -> list[Child]:
 
 def table_markup(table: Table) -> Markup:
     """A table: measured numbers with the paper's in small print, the best in bold, notes below."""
-    shown = formats.printed_table(table, unmeasured_rows=True)
+    shown = printed_table(table, unmeasured_rows=True)
     rows: list[list[Child]] = []
     for label, printed in shown.rows:
         cells: list[Child] = [label]

@@ -24,11 +24,17 @@ from deltaenergy.models.on import On
 from deltaenergy.scoring import score_images
 from deltaenergy.source import Source, as_source, has_pixels, labelled_images, load_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
-from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
 from deltaenergy.theory.figure1 import Figure1, claims, figure1, figure_record
-from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
-from deltaenergy.theory.hessian import HessianCheck, check_hessians
-from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
+from deltaenergy.theory.hessian import GeneralisationGap, HessianCheck, check_hessians, generalisation_gaps
+from deltaenergy.theory.separation import (
+    FalsePositives,
+    ManyClasses,
+    PairCheck,
+    check_pairs,
+    false_positive_rates,
+    gradient_identities,
+    many_classes_at,
+)
 
 # Hessian-vector products use this many images, which limits their memory.
 HESSIAN_IMAGES = 512

@@ -177,17 +177,17 @@ def _seeds(text: str | None) -> list[int] | None:
 
 def _print(summary: Summary, out_folder: Path) -> None:
     """Print the run's tables (as Markdown outside a terminal), then what was skipped."""
-    from deltaenergy.benchmarks import formats
     from deltaenergy.benchmarks.results import Results
+    from deltaenergy.benchmarks.tables import markdown, printed_table
     from deltaenergy.report.benchmark import benchmark_runs, run_tables
 
     if summary.computed + summary.found:
         run = next(run for run in benchmark_runs(Results(out_folder)) if run.record == summary.record)
         for table in run_tables(run):
             if not out.is_terminal:
-                out.print(formats.markdown(table))
+                out.print(markdown(table))
                 continue
-            shown = formats.printed_table(table)
+            shown = printed_table(table)
             columns = ["method", *(f">{label}" for label in shown.columns)]
             rows = [[label, *(cell.number + cell.beside for cell in cells)] for label, cells in shown.rows]
             print_table(columns, rows, title=shown.heading)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.classes import class_names
+from deltaenergy.core.classes import class_indices, class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -43,7 +44,7 @@ from deltaenergy.tuning.prepare import (
     TrainSet,
     TrainSets,
     clear_run_folder,
-    encode_readable,
+    encode_test_view,
     method_folder,
     prepare_validation,
 )
@@ -226,10 +227,12 @@ def _test_images(sets: TrainSets, validation: Validation | None) -> tuple[TestIm
     unreadable: list[Unreadable] = []
     if rest := _not_drawn(sample, sets.items):
         with stage("Encoding unused images") as progress:
-            encoded, unreadable = encode_readable(sets.model, sets.classes, rest, progress)
-        if len(encoded.labels):
-            labels = encoded.labels.cpu().numpy()
-            return TestImages(encoded.images, labels, encoded.features, "unused training images"), unreadable
+            encoded = encode_test_view(sets.model, as_source(rest), progress)
+        unreadable = encoded.unreadable
+        if encoded.items:
+            labels = np.array(class_indices(encoded.items, sets.classes, "Training images"), dtype=np.int64)
+            features = torch.from_numpy(encoded.features).to(sets.model.device)
+            return TestImages(encoded.items, labels, features, "unused training images"), unreadable
     # The training images are cross-validated: every method is tuned again for each fold.
     once = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
     one_each = len(set(sample.sample.labels)) == len(sample.sample.labels)

@@ -121,7 +121,7 @@ def prepare_training(
             elif views == "live":
                 raise InputError("views='live' needs images, and only their features are stored. Remove views.")
             else:
-                stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
+                stored = _all_readable(encode_test_view(model, source, None, patches=Need.PATCHES in needs))
                 one_view = {name: tensor[:, None] for name, tensor in stored.items()}
                 if "patches" in one_view:
                     one_view["patches"] = one_view["patches"].half()
@@ -199,7 +199,14 @@ def prepare_validation(
             "they are not validated.",
             stacklevel=3,
         )
-    encoded = _test_view(model, items, needs, progress, who)
+    source = as_source(items)
+    check_has(source, needs, who)
+    if Need.STATES in needs:
+        towers = require_towers(model, "tune")
+        one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
+        encoded = {name: tensor[:, 0] for name, tensor in one_view.items()}
+    else:
+        encoded = _all_readable(encode_test_view(model, source, progress, patches=Need.PATCHES in needs))
     features = encoded.pop("features")
     return Validation(
         features.to(model.device),
@@ -211,21 +218,9 @@ def prepare_validation(
     )
 
 
-def encode_readable(
-    model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
-) -> tuple[Validation, list[Unreadable]]:
-    """Features of labelled images for measuring; unreadable images are skipped and listed."""
-    encoded = _encode(model, as_source(list(items)), progress)
-    labels = class_indices(encoded.items, classes, "Training images")
-    device = model.device
-    return Validation(
-        torch.from_numpy(encoded.features).to(device),
-        torch.tensor(labels, dtype=torch.long, device=device),
-        images=encoded.items,
-    ), encoded.unreadable
-
-
-def _encode(model: Model, source: Source, progress: Progress | None, *, patches: bool = False) -> EncodedImages:
+def encode_test_view(
+    model: Model, source: Source, progress: Progress | None, *, patches: bool = False
+) -> EncodedImages:
     """Features of images under the test view; unreadable images are listed."""
     batches = stream_batches(model, source, patches=patches, progress=progress, reproducible=True, who="tune")
     return collect(batches, model.feature_dim)
@@ -236,19 +231,6 @@ def _all_readable(encoded: EncodedImages) -> Tensors:
         raise UnreadableImagesError(encoded.unreadable)
     arrays = {"features": encoded.features, "patches": encoded.patches}
     return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-
-
-def _test_view(
-    model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> Tensors:
-    """The needed data of the images under the test view, (N, …), in full precision unless stored in half."""
-    source = as_source(items)
-    check_has(source, needs, who)
-    if Need.STATES in needs:
-        towers = require_towers(model, "tune")
-        one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
-        return {name: tensor[:, 0] for name, tensor in one_view.items()}
-    return _all_readable(_encode(model, source, progress, patches=Need.PATCHES in needs))
 
 
 def _identity(item: ImageItem) -> object | None:

@@ -45,14 +45,15 @@ class CostRunner(Runner):
             self.announce(f"{planned.case.name}: measuring {method.label}")
             start = time.perf_counter()
             with self.skipping(planned.case.name, f"method {method.label}"):
-                yield [Cell(identity, self.rows(planned, method), [])], time.perf_counter() - start
-
-    def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
-        items = [item for images in planned.closed for item in images.items]
-        found = self.score_cost(planned, method, items) if method.method is None else self.tuner_cost(planned, method)
-        place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
-        counts = {"n_closed": len(items), "n_open": 0}
-        return [{**place, "metric": name, "value": value, **counts} for name, value in found.items()]
+                items = [item for images in planned.closed for item in images.items]
+                measured = self.score_cost if method.method is None else self.tuner_cost
+                place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
+                counts = {"n_closed": len(items), "n_open": 0}
+                rows = [
+                    {**place, "metric": name, "value": value, **counts}
+                    for name, value in measured(planned, method, items).items()
+                ]
+                yield [Cell(identity, rows, [])], time.perf_counter() - start
 
     def score_cost(self, planned: PlannedCase, row: BenchmarkRow, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to encode and to score all images, and the peak memory of both."""
@@ -81,7 +82,7 @@ class CostRunner(Runner):
             self._encoded = (items, (features, seconds, peak))
         return self._encoded[1]
 
-    def tuner_cost(self, planned: PlannedCase, method: BenchmarkRow) -> dict[str, float]:
+    def tuner_cost(self, planned: PlannedCase, method: BenchmarkRow, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to tune, from images to classifier, and the peak memory."""
         from deltaenergy.tuning.tune import tune
 
@@ -115,18 +116,12 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
         yield found
         found["peak_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
         return
-    can_tell = _reset_peak()
-    yield found
-    if can_tell:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        found["peak_mb"] = int(line.split()[1]) / 1024
-
-
-def _reset_peak() -> bool:
-    """Reset the process's peak resident size; False if not possible (not on Linux)."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
+    except OSError:  # not on Linux
+        yield found
+        return
+    yield found
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    found["peak_mb"] = int(line.split()[1]) / 1024

@@ -144,7 +144,8 @@ def _evaluate_each(
     for name, detector in detectors.items():
         classifier = detector.classifier
         sets: Sequence[LoadedSet] = loaded
-        if _needs_features_only(detector):
+        by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
+        if by_row and not needs_of_images(classifier, [detector.score]):
             key = classifier.model.fingerprint
             if key not in encoded:
                 encoded[key] = list(_encode(loaded, classifier.model, rules.batch_size, progress))
@@ -162,12 +163,6 @@ def _evaluate_each(
         warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}", stacklevel=3)
     warn_of_no_open_set(evaluations[name], stacklevel=3)
     return evaluations
-
-
-def _needs_features_only(detector: Detector) -> bool:
-    classifier = detector.classifier
-    by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
-    return by_row and not needs_of_images(classifier, [detector.score])
 
 
 def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:

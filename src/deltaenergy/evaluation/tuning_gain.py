@@ -81,6 +81,10 @@ class InfluenceTerms:
         half = NORMAL * float(np.sqrt(np.square(self.shares - (base.shares if base else 0.0)).sum()))
         return Estimate(value, value - half, value + half)
 
+    def share(self) -> Estimate:
+        """A share of the images with its Wilson interval."""
+        return proportion_estimate(round(self.value * self.images), self.images)
+
 
 @dataclass(frozen=True)
 class GainRow:
@@ -174,9 +178,7 @@ def measure_gain(
         rows.append(
             GainRow(
                 candidate.method.spec,
-                None
-                if accuracy is None
-                else proportion_estimate(round(accuracy.value * accuracy.images), accuracy.images),
+                None if accuracy is None else accuracy.share(),
                 None if auroc is None else Estimate(*(min(max(number, 0.0), 1.0) for number in auroc.interval())),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),

@@ -53,10 +53,10 @@ class RocCurve(NamedTuple):
 class RankedScores:
     """ID and OOD scores, sorted once. Takes 12 bytes per image: its score, and its rank in the other group."""
 
-    def __init__(self, id_scores: Any, ood_scores: Any) -> None:
-        self._ranks = Ranks(
-            Ranked(check_scores(id_scores, "id_scores")), Ranked(check_scores(ood_scores, "ood_scores"))
-        )
+    def __init__(self, id_scores: Any, ood_scores: Any, *, ordered: bool = False) -> None:
+        """With `ordered`, resamples have images in the order of the scores; else by falling score."""
+        groups = {"id_scores": id_scores, "ood_scores": ood_scores}
+        self._ranks = Ranks(*(Ranked(check_scores(scores, name), ordered=ordered) for name, scores in groups.items()))
 
     @property
     def levels(self) -> Array:
@@ -157,30 +157,19 @@ def paired_differences(
     Each is a pair (ID scores, OOD scores) of the same images in the same order: every resample uses the same images for
     both, so images that are hard for both do not widen the interval.
     """
-    one, other = (
-        Ranks(
-            Ranked(check_scores(id_scores, "id_scores"), ordered=True),
-            Ranked(check_scores(ood_scores, "ood_scores"), ordered=True),
-        )
-        for id_scores, ood_scores in (first, second)
-    )
-    n_id, n_ood = one.id.images, one.ood.images
-    if (n_id, n_ood) != (other.id.images, other.ood.images):
+    one, other = (RankedScores(*scores, ordered=True) for scores in (first, second))
+    if (one.n_id, one.n_ood) != (other.n_id, other.n_ood):
         raise InputError(
-            f"paired_differences compares scores of the same images, got {n_id} and {n_ood} against "
-            f"{other.id.images} and {other.ood.images}."
+            f"paired_differences compares scores of the same images, got {one.n_id} and {one.n_ood} against "
+            f"{other.n_id} and {other.n_ood}."
         )
     drawn: dict[str, list[Array]] = {}
-    for ids, oods in _resamples(n_id, n_ood, resamples, seed):
-        before, after = (ranks.resampled(ids, oods).metrics(rate) for ranks in (one, other))
+    for ids, oods in _resamples(one.n_id, one.n_ood, resamples, seed):
+        before, after = (scores._ranks.resampled(ids, oods).metrics(rate) for scores in (one, other))
         for name in before:
             drawn.setdefault(name, []).append(after[name] - before[name])
-    start_value, end_value = (ranks.unresampled().metrics(rate) for ranks in (one, other))
-    result = {}
-    for name, blocks in drawn.items():
-        value = float(end_value[name][0] - start_value[name][0])
-        result[name] = _estimate(value, blocks, confidence)
-    return result
+    start, end = one.metrics(rate), other.metrics(rate)
+    return {name: _estimate(end[name] - start[name], blocks, confidence) for name, blocks in drawn.items()}
 
 
 def paired_mean_difference(

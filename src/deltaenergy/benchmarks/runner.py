@@ -246,7 +246,7 @@ class Runner:
             "fitted_on": planned.fit.source if needs_fit else None,
             "images_hash": planned.images_hash,
             "deltaenergy": __version__,
-            **{key: value for key, value in self.told(planned, row).items() if value},
+            **{key: value for key, value in self.row_settings(planned, row).items() if value},
         }
         return {**decides, "model": self.model.name, "torch": torch.__version__, "cell": hash_value(decides)}
 
@@ -290,8 +290,8 @@ class Runner:
             "deltaenergy": __version__,
         }
         if search:
-            told = {"grid": row.grids, "fixed": row.fixed(len(planned.names))}
-            identity |= {key: value for key, value in told.items() if value}
+            searched = {"grid": row.grids, "fixed": row.fixed(len(planned.names))}
+            identity |= {key: value for key, value in searched.items() if value}
         folder = self.results.folder / "tuned"
         whole = folder / hash_value(identity)
         checkpoints = folder / f"{whole.name}.training"
@@ -324,7 +324,7 @@ class Runner:
                 remove_litter(whole)
         return Classifier.load(whole, self.model)
 
-    def told(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
+    def row_settings(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
         """Settings of a row that its spelling does not show; empty for most rows."""
         batched = row.method is not None and row.method.batch_dependent
         found = {
@@ -376,16 +376,16 @@ class Runner:
         taken = planned.fit.taken if score.needs_fit else frozenset()
         sets = []
         for images in planned.closed:
-            told = classifier
+            own = classifier
             if images.own_classes is not None:
                 try:
-                    told = classifier.with_classes(images.own_classes)
+                    own = classifier.with_classes(images.own_classes)
                 except InputError as error:
                     skipped.append(Skip(planned.case.name, f"closed set {images.name}", str(error)))
                     continue
-            sets.append(self.seen(images, told, score, told.model, taken))
+            sets.append(self.set_for(images, own, score, own.model, taken))
         view = in_train_view(classifier.model) if self.rules.open_in_train_view else classifier.model
-        sets += [self.seen(images, classifier, score, view) for images in planned.open]
+        sets += [self.set_for(images, classifier, score, view) for images in planned.open]
         evaluation = evaluate_sets(
             classifier,
             list(ready.values()),
@@ -406,7 +406,7 @@ class Runner:
             for row, scorer in ready.items()
         ]
 
-    def seen(
+    def set_for(
         self,
         images: LoadedSet,
         classifier: Classifier,

@@ -88,36 +88,33 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
 
 def run_tables(run: BenchmarkRun) -> list[Table]:
     """The paper's tables of this benchmark with the measured numbers, or a separate table."""
-    name, spec = run.record["benchmark"], run.spec
+    name, spec, model = run.record["benchmark"], run.spec, run.record["model"]["name"]
     missing, limit = run.record.get("partial", {}), run.record["limit"]
     tables: list[Table] = []
     if spec is not None:
         printed_tables = [with_labels(paper_table(one), spec) for one in spec.tables]
         tables = [measured_table(one, run.cells, spec, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
-    named = [_with_model(table, run.record["model"]["name"]) for table in tables]
-    made = named or [own_table(name, run.record["title"], run.cells)]
-    return [replace(table, notes=(*table.notes, *_protocol_notes(run))) for table in made]
-
-
-def _protocol_notes(run: BenchmarkRun) -> list[str]:
-    """The protocol, and what in it favours a method; empty for the standard protocol."""
-    if run.record["protocol"] == STANDARD:
-        return []
-    return [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
-
-
-def _with_model(table: Table, model: str) -> Table:
-    """The paper's zero-shot CLIP rows, under the name of the model that was used."""
 
     def named(label: str) -> str:
+        """The paper's zero-shot CLIP, under the name of the model that was used."""
         return label.replace(PAPERS_MODEL, f"Zero-shot {model}")
 
-    return replace(
-        table,
-        rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
-        marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
-    )
+    tables = [
+        replace(
+            table,
+            rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
+            marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
+        )
+        for table in tables
+    ]
+    notes: list[str] = []
+    if run.record["protocol"] != STANDARD:  # what in it favours a method
+        notes = [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
+    return [
+        replace(table, notes=(*table.notes, *notes))
+        for table in tables or [own_table(name, run.record["title"], run.cells)]
+    ]
 
 
 def benchmark_tables(results: Results, ending: str) -> str:
@@ -200,7 +197,7 @@ def _normalised(values: dict[str, float]) -> dict[str, float]:
 
 def _body(run: BenchmarkRun) -> list[Child]:
     parts: list[Child] = [table_markup(table) for table in run_tables(run)]
-    charts = [*_ablation(run), *_trade_off(run), *_roc(run), *_histograms(run)]
+    charts = [*_ablation(run), *_trade_off(run), *_pair_charts(run)]
     if charts:
         parts.append(tag("div", charts, class_="panels"))
     if run.record["skipped"]:
@@ -235,40 +232,29 @@ def table_markup(table: Table) -> Markup:
     )
 
 
-def _pairs(run: BenchmarkRun) -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
-    """For each case and pair of sets, the curves of each method's first seed."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
+def _pair_charts(run: BenchmarkRun) -> list[Markup]:
+    """For each pair of sets, ROC curves; then histograms of the paper's score, or of the first method."""
+    # For each case and pair of sets, the curves of each method's first seed.
+    pairs: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for cell in run.cells:
         for curves in cell.curves:
             key = (cell.identity["case"], curves["closed"], curves["open"])
-            found[key].setdefault(cell.identity["method"], curves)
-    return found
-
-
-def _roc(run: BenchmarkRun) -> list[Markup]:
-    panels = []
-    for (case, closed, opened), methods in _pairs(run).items():
-        curves = [
+            pairs[key].setdefault(cell.identity["method"], curves)
+    panels, charts = [], []
+    for (case, closed, opened), methods in pairs.items():
+        drawn = [
             Curve(method, curve["ood_kept"], curve["id_kept"], index=i)
             for i, (method, curve) in enumerate(list(methods.items())[:MOST_CURVES])
         ]
-        panels.append(roc_panel(curves, closed, opened, heading=f"ROC, {case}: {closed} vs {opened}"))
-    return panels
-
-
-def _histograms(run: BenchmarkRun) -> list[Markup]:
-    """Score distributions of the paper's score, or of the first method, in each pair of sets."""
-    charts = []
-    for (case, closed, opened), methods in list(_pairs(run).items())[:MOST_HISTOGRAMS]:
+        panels.append(roc_panel(drawn, closed, opened, heading=f"ROC, {case}: {closed} vs {opened}"))
         method = "delta-energy" if "delta-energy" in methods else next(iter(methods))
-        curve = methods[method]
         rows = [
-            HistogramRow(closed, np.array(curve["closed_scores"]), 0),
-            HistogramRow(opened, np.array(curve["open_scores"]), 1),
+            HistogramRow(closed, np.array(methods[method]["closed_scores"]), 0),
+            HistogramRow(opened, np.array(methods[method]["open_scores"]), 1),
         ]
         title = f"{method} on {case}: {closed} and {opened}"
         charts.append(figure(histogram_chart(rows, title=title, x_label=f"{method} score"), title))
-    return charts
+    return [*panels, *charts[:MOST_HISTOGRAMS]]
 
 
 def _trade_off(run: BenchmarkRun) -> list[Markup]:

@@ -117,13 +117,13 @@ def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, 
     )
 
 
-def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | None:
+def unlisted(images: Sequence[JudgedImage], folder: Path) -> Markup | None:
     """The images that a gallery does not show, one line each, folded."""
     if not images:
         return None
     lines = []
     for image in images:
-        link = None if folder is None else file_link(image.item, folder)
+        link = file_link(image.item, folder)
         said = [image.named, image.missed, f"score {score_value(image.score)}"]
         text = "; ".join(filter(None, said))
         name = tag("a", image.item.id, href=link) if link else tag("code", image.item.id)
@@ -131,12 +131,17 @@ def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | Non
     return folded(f"The other {len(images):,}", tag("ol", lines, class_="rest"))
 
 
+def verdict_mark(is_ood: bool) -> Markup:
+    return tag(
+        "span", ("✕ " if is_ood else "✓ ") + verdict_word(is_ood), class_=f"verdict {'none' if is_ood else 'kept'}"
+    )
+
+
 def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
     """An image with its verdict and a link to its file; without `embed` the file itself is shown."""
     name = PurePath(image.item.id).name or image.item.id
-    judged = verdict_word(image.is_ood)
     source = thumbnail(image.item) if embed or link is None else link
-    alternative = f"{isolated(name)}: {judged}, closest class {isolated(image.label)}"
+    alternative = f"{isolated(name)}: {verdict_word(image.is_ood)}, closest class {isolated(image.label)}"
     if source is None:
         shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     else:
@@ -147,10 +152,9 @@ def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, det
         shown = tag("a", shown, href=link, class_="enlarge")
     elif source is not None:
         shown = tag("span", shown, class_="enlarge")
-    css = "none" if image.is_ood else "kept"
     caption = tag(
         "figcaption",
-        tag("span", ("✕ " if image.is_ood else "✓ ") + judged, class_=f"verdict {css}"),
+        verdict_mark(image.is_ood),
         tag("span", image.named, class_="what"),
         tag("span", image.missed, class_="truth") if image.missed else None,
         tag("span", f"score {score_value(image.score)}", class_="file"),

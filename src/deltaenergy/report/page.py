@@ -14,6 +14,7 @@ from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.words import count, score_value
 
 if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
     from deltaenergy.detector.guarantee import Guarantee
@@ -225,25 +226,28 @@ def score_table(
     return table(["score", "formula", "source", "threshold"], rows, caption="Scores", numeric=frozenset({3}))
 
 
-def detector_scores(detector: Detector) -> Markup:
-    score = detector.score
-    return score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: detector.threshold})
-
-
 def detector_page(
     title: str,
     sections: Sequence[Section],
-    detector: Detector,
+    by: Detector | Classifier,
     *,
     command: str | None,
     guarantee: Guarantee | NamesRule | None,
+    what: str = "",
     script: str = "",
 ) -> str:
-    """A whole page about a detector's results: `sections`, and how the detector was made."""
-    from deltaenergy.evaluation.results import provenance_of  # imports torch
+    """A whole page about results of a detector or classifier: `sections`, and how it was made.
 
+    `what` is the subject of the subtitle, by default the score.
+    """
+    from deltaenergy.detector.detector import Detector  # imports torch
+    from deltaenergy.evaluation.results import provenance_of
+
+    classifier, scores = by.classifier if isinstance(by, Detector) else by, Markup("")
+    if isinstance(by, Detector):
+        score, what = by.score, what or f"score {by.score.spec}"
+        scores = score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: by.threshold})
     promise = None if guarantee is None else str(guarantee)
-    provenance = provenance_of(detector.classifier, command=command, guarantee=promise)
-    parts = [f"model {provenance['model']['name']}", f"score {detector.score.spec}", provenance["date"][:10]]
-    made = provenance_section(provenance, detector_scores(detector))
-    return render_page(title, " · ".join(parts), [*sections, made], script=script)
+    provenance = provenance_of(classifier, command=command, guarantee=promise)
+    parts = [f"model {provenance['model']['name']}", what, provenance["date"][:10]]
+    return render_page(title, " · ".join(parts), [*sections, provenance_section(provenance, scores)], script=script)

@@ -93,7 +93,7 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
         return _say(_internal_error(error, arguments), OUR_ERROR)
 
 
-def _say(text: str, code: int, style: str | None = "red") -> int:
+def _say(text: str, code: int, style: str = "red") -> int:
     try:
         err.print(text, style=style)
     except (MemoryError, SystemError):  # no memory is left for the console
@@ -177,8 +177,6 @@ class GuardedStream:
         self.failure: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if self._stream is None:
-            raise AttributeError(name)
         return getattr(self._stream, name)
 
     @property

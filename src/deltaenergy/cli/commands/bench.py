@@ -43,11 +43,10 @@ def bench(
             show_default="lite; for mini, tiny",
         ),
     ] = None,
-    data: Annotated[Path | None, o.unset("--data", help="Folder of the datasets (see datasets).")] = None,
+    data: Annotated[Path | None, o.unset(help="Folder of the datasets (see datasets).")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            "--methods",
             autocompletion=o.complete_score_or_method,
             help="Scores, METHOD/SCORE, or {METHOD,…}/{SCORE,…}, between commas; paper means all rows of the paper's "
             "tables.",
@@ -55,13 +54,11 @@ def bench(
         ),
     ] = None,
     protocol: Annotated[
-        str, typer.Option("--protocol", help="standard, paper (what the paper states) or croft (what its code does).")
+        str, typer.Option(help="standard, paper (what the paper states) or croft (what its code does).")
     ] = "standard",
-    limit: Annotated[
-        int | None, o.count("--limit", help="Use at most this many images per set.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, o.count(help="Use at most this many images per set.", show_default=False)] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Random seeds, such as 1,2.", show_default="the benchmark's")
+        str | None, typer.Option(help="Random seeds, such as 1,2.", show_default="the benchmark's")
     ] = None,
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Results folder; an existing one is resumed.")] = Path(
         "results"
@@ -239,14 +236,11 @@ def theory(
     by: Annotated[str, typer.Argument(help="Folder of a detector, from tune or calibrate.", metavar="DETECTOR")],
     known: Annotated[Path, typer.Option("--id", help="Images of its classes, one subfolder per class.")],
     unknown: Annotated[
-        Path | None,
-        o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1."),
+        Path | None, o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1.")
     ] = None,
-    against: Annotated[
-        Path | None, o.unset("--against", help="Detector tuned without EBM, for Theorem 4's comparison.")
-    ] = None,
+    against: Annotated[Path | None, o.unset(help="Detector tuned without EBM, for Theorem 4's comparison.")] = None,
     domains: Annotated[bool, typer.Option("--domains", help="--id has DOMAIN/CLASS/ rather than CLASS/.")] = False,
-    method: Annotated[MapMethod, typer.Option("--method", help="Heatmap of Figure 1.")] = "auto",
+    method: Annotated[MapMethod, typer.Option(help="Heatmap of Figure 1.")] = "auto",
     report: o.ReportOption = None,
     json: o.JsonOption = False,
     on: o.OnOption = "auto",

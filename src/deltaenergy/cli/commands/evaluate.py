@@ -46,16 +46,14 @@ def evaluate(
     model: o.ModelOption = None,
     template: o.TemplateOption = None,
     scores: o.ScoresOption = None,
-    keep: Annotated[float, typer.Option("--keep", help="Share of known images that thresholds keep.")] = 0.95,
+    keep: Annotated[float, typer.Option(help="Share of known images that thresholds keep.")] = 0.95,
     limit: Annotated[
-        int | None, o.count("--limit", help="Use at most this many images per set, sampled.", show_default=False)
+        int | None, o.count(help="Use at most this many images per set, sampled.", show_default=False)
     ] = None,
     report: o.ReportOption = None,
     explain: Annotated[
         int | None,
-        o.count(
-            "--explain", help="Explain this many of the worst mistakes of each kind in the report.", show_default=False
-        ),
+        o.count(help="Explain this many of the worst mistakes of each kind in the report.", show_default=False),
     ] = None,
     json: o.JsonOption = False,
     on: o.OnOption = "auto",

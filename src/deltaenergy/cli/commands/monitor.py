@@ -30,14 +30,13 @@ CLASSES_SHOWN = 5
 )
 def monitor(
     detector: Annotated[str, typer.Option("--detector", "-d", help="Folder of a calibrated detector.")],
-    state: Annotated[Path, typer.Option("--state", help="State file, FILE.json; made if it does not exist.")],
+    state: Annotated[Path, typer.Option(help="State file, FILE.json; made if it does not exist.")],
     images: Annotated[
         list[str] | None,
         typer.Argument(help="New images in the order they came, or a table of score --out; omit to print the state."),
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", help="Probability of a false alarm, over all time.", show_default="0.04"),
+        float | None, typer.Option(help="Probability of a false alarm, over all time.", show_default="0.04")
     ] = None,
     report: o.ReportOption = None,
     exit_code: Annotated[

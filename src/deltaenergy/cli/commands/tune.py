@@ -27,25 +27,21 @@ RECIPE = ("epochs", "lr", "batch_size", "views")
 
 @command("Make a detector", "deltaenergy tune --train few/ --shots 16 --out tuned/")
 def tune(
-    train: Annotated[
-        Path, typer.Option("--train", help="Folder with one subfolder of images per class, or a feature store.")
-    ],
+    train: Annotated[Path, typer.Option(help="Folder with one subfolder of images per class, or a feature store.")],
     out: o.OutDetectorOption,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method",
             autocompletion=o.complete_method,
             help='Tuning method, such as "ebm(p=0.5)" or cocoop+ebm; repeat it, or use auto, to try several and keep '
             "the best.",
             show_default=DEFAULT_METHOD,
         ),
     ] = None,
-    val: Annotated[Path | None, o.unset("--val", help="Validation images, as --train: keep the best epoch.")] = None,
-    shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
+    val: Annotated[Path | None, o.unset(help="Validation images, as --train: keep the best epoch.")] = None,
+    shots: Annotated[int, typer.Option(min=1, help="Training images per class.")] = 16,
     seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order)."),
+        int, typer.Option(min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order).")
     ] = 1,
     classes: o.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
@@ -55,7 +51,6 @@ def tune(
     recipe: Annotated[
         str | None,
         typer.Option(
-            "--recipe",
             help="Training settings, such as epochs=5,lr=0.01,batch_size=16. views=8: random crops per image, encoded "
             "once; views=live: new crops at every step; views=test: the plain image.",
             show_default=False,
@@ -66,7 +61,7 @@ def tune(
         typer.Option("--id", help="Known images for the threshold.", show_default="--val, or unused images"),
     ] = None,
     score: o.ScoreOption = None,
-    keep: Annotated[float, typer.Option("--keep", help="Share of new known images to keep, on average.")] = 0.95,
+    keep: Annotated[float, typer.Option(help="Share of new known images to keep, on average.")] = 0.95,
     model: o.ModelOption = None,
     overwrite: o.OverwriteOption = False,
     json: o.JsonOption = False,

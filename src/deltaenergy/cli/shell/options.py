@@ -102,8 +102,7 @@ ScoresOption = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    float | None,
-    typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
+    float | None, typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95")
 ]
 KnownOption = Annotated[list[str] | None, unset("--id", help="Known images to set the threshold with.")]
 FdrOption = Annotated[

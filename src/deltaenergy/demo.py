@@ -74,11 +74,7 @@ def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
     known = [item for item in photographs if item.label is not None]
     others = [item for item in photographs if item.label is None]
     detector = DetectorSource.of(ClassNames(CLASSES, model), "auto", "demo").named_detector(None)
-    evaluation = evaluate(
-        detector,
-        id_sets=[("listed classes", known)],
-        open_sets=[("other things", others)],
-    )
+    evaluation = evaluate(detector, id_sets=[("listed classes", known)], open_sets=[("other things", others)])
     if out is not None:
         detector.save(Path(out) / "detector")
         write_report(evaluation, Path(out) / "report.html", title="deltaenergy demo", command="deltaenergy demo")

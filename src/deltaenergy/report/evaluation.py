@@ -37,16 +37,7 @@ from deltaenergy.report.page import (
     tiles,
     unreadable_note,
 )
-from deltaenergy.report.words import (
-    best_in_words,
-    count,
-    estimate,
-    interval,
-    join_names,
-    metric_name,
-    one_in,
-    percent,
-)
+from deltaenergy.report.words import best_in_words, count, estimate, interval, join_names, metric_name, one_in, percent
 from deltaenergy.stats.metrics import Estimate
 
 GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}

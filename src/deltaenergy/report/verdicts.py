@@ -47,11 +47,7 @@ Margin = Callable[[Verdict], float]
 
 
 def verdicts_page(
-    verdicts: Verdicts,
-    detector: Detector,
-    folder: Path,
-    title: str | None = None,
-    command: str | None = None,
+    verdicts: Verdicts, detector: Detector, folder: Path, title: str | None = None, command: str | None = None
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will be, for its links to the files.
 

@@ -11,7 +11,7 @@ from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
 from deltaenergy.cli.shell.console import err, out, print_json
-from deltaenergy.cli.shell.exits import CHANGED
+from deltaenergy.cli.shell.exits import CHANGED, DONE
 from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
@@ -69,10 +69,7 @@ def monitor(
             err.print(f"New images{' in the table' if table else ''}: {watching.images - before:,}.")
     results.write_report(watching, report)
     _print(watching, unreadable, json)
-    if exit_code and watching.changed:
-        results.report_unreadable(unreadable)
-        raise typer.Exit(CHANGED)
-    results.finish(unreadable)
+    results.finish(unreadable, CHANGED if exit_code and watching.changed else DONE)
 
 
 def _print(watching: Monitor, unreadable: list[Unreadable], json: bool) -> None:

@@ -127,24 +127,20 @@ def benchmark_tables(results: Results, ending: str) -> str:
 
 def benchmark_page(results: Results, title: str | None = None) -> str:
     runs = benchmark_runs(results)
-    sections = [Section("runs", "What was run", _overview(runs))]
+    rows: list[list[Child]] = []
+    for position, run in enumerate(runs):
+        link = tag("a", run.record["benchmark"], href=f"#run-{position}")
+        model, protocol, skipped = run.record["model"]["name"], run.record["protocol"], len(run.record["skipped"])
+        rows.append([link, model, protocol, len(run.cells), skipped])
+    columns = ["benchmark", "model", "protocol", "results", "skipped"]
+    overview = html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
+    sections = [Section("runs", "What was run", overview)]
     if radars := _radars(runs):
         sections.append(Section("radar", "All benchmarks", radars))
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
     subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
     return render_page(title or "Benchmark report", subtitle, sections)
-
-
-def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
-    rows: list[list[Child]] = []
-    for position, run in enumerate(runs):
-        record = run.record
-        link = tag("a", record["benchmark"], href=f"#run-{position}")
-        skipped = len(record["skipped"])
-        rows.append([link, record["model"]["name"], record["protocol"], len(run.cells), skipped])
-    columns = ["benchmark", "model", "protocol", "results", "skipped"]
-    return html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
 
 
 def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
@@ -171,7 +167,10 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
         shared = set.intersection(*(set(values) for values in axes.values()))
         if len(axes) < FEWEST_AXES or len(shared) < 2:
             continue
-        scaled = {axis: _normalised({name: values[name] for name in shared}) for axis, values in axes.items()}
+        scaled = {}
+        for axis, values in axes.items():
+            low, *_, high = sorted(values[name] for name in shared)
+            scaled[axis] = {name: (values[name] - low) / (high - low) if high > low else 1.0 for name in shared}
         order = sorted(shared, key=lambda name: -sum(values[name] for values in scaled.values()))[:MOST_CURVES]
         what = "Tuned methods" if tuned else "Zero-shot scores"
         title = f"{what} on all benchmarks: {model}, protocol {protocol}"
@@ -188,11 +187,6 @@ def bare_names(label: str) -> str:
     """A row's methods without parameters, to match the row in tables with other settings."""
     known = [*list_methods(), *list_scores()]
     return "/".join("+".join(part.name for part in parse(side, "method", known)) for side in cut(label, "/", "method"))
-
-
-def _normalised(values: dict[str, float]) -> dict[str, float]:
-    low, high = min(values.values()), max(values.values())
-    return {name: (value - low) / (high - low) if high > low else 1.0 for name, value in values.items()}
 
 
 def _body(run: BenchmarkRun) -> list[Child]:

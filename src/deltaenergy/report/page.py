@@ -62,6 +62,17 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
         tag("title", title),
         tag("style", Markup(files("deltaenergy.report").joinpath("style.css").read_text(encoding="utf-8"))),
     )
+    parts = [
+        tag(
+            "section",
+            tag("h2", section.heading, id=f"{section.id}-heading"),
+            tag("p", section.lead, class_="lead") if section.lead else None,
+            section.body,
+            id=section.id,
+            aria_labelledby=f"{section.id}-heading",
+        )
+        for section in sections
+    ]
     links = [tag("li", tag("a", section.heading, href=f"#{section.id}")) for section in sections[1:]]
     header = tag(
         "header",
@@ -72,7 +83,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
     body = tag(
         "body",
         header,
-        tag("main", [_section(section) for section in sections]),
+        tag("main", parts),
         tag("footer", f"Made by deltaenergy {__version__}. This page loads nothing from the network.", note),
         tag("script", Markup(script)) if script else None,
     )
@@ -153,17 +164,6 @@ def table(
 def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
     """Names and values in two columns: how a report was made."""
     return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in entries], class_="facts")
-
-
-def _section(section: Section) -> Markup:
-    return tag(
-        "section",
-        tag("h2", section.heading, id=f"{section.id}-heading"),
-        tag("p", section.lead, class_="lead") if section.lead else None,
-        section.body,
-        id=section.id,
-        aria_labelledby=f"{section.id}-heading",
-    )
 
 
 def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:

@@ -28,7 +28,7 @@ from deltaenergy.files import check_writable, write_text
 from deltaenergy.models.on import On
 from deltaenergy.report import images
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import JudgedImage, file_link, judged_images, verdict_mark
+from deltaenergy.report.images import JudgedImage, file_link, judged_images, said
 from deltaenergy.report.page import Section, Tile, detector_page, table, tiles, unreadable_note
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.scores.base import Scorer
@@ -44,9 +44,9 @@ READING = (
 )
 # Kind of mistake, heading, target of the heatmap, and sort order (worst first).
 _MISTAKES = (
-    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
-    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].score),
-    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
+    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].verdict.score),
+    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].verdict.score),
+    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].verdict.confidence),
 )
 
 
@@ -176,19 +176,14 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, mis
 
     `link` leads to its file; `missed` says what the image is, if the verdict is wrong.
     """
-    name, verdict, label = PurePath(one.id).name or one.id, one.verdict, isolated(one.label)
-    rejected = verdict is not None and verdict.is_ood
+    name, verdict = PurePath(one.id).name or one.id, one.verdict
+    lines = said(verdict or Verdict(one.id, one.label, one.confidence, "", 0.0, None, None), missed)
     why = []
-    if verdict is not None and rejected and explainer.reasons is not None:
-        why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
-    lines = [
-        None if verdict is None else verdict_mark(bool(rejected)),
-        tag("span", f"closest class {label}" if rejected else f"{label}, {percent(one.confidence, 0)}", class_="what"),
-        tag("span", missed, class_="truth") if missed else None,
-    ]
     if verdict is not None:
         p = "" if verdict.p_value is None else f", p {verdict.p_value:.3f}"
         lines.append(tag("span", f"score {score_value(verdict.score)}{p}", class_="file"))
+        if verdict.is_ood and explainer.reasons is not None:
+            why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
     seen = _image(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", 224)
     (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *energy_settings(explainer.scorer))
     return tag(
@@ -353,10 +348,7 @@ def _mistake_card(image: JudgedImage, scorer: Scorer, target: str) -> Markup | N
         found = list(explainer.stream([item]))
     if not found:
         return None
-    # The verdict of the evaluation, which has no p-values.
-    spec = detector.score.spec
-    verdict = Verdict(item.id, image.label, image.confidence, spec, image.score, None, image.is_ood)
-    return card(replace(found[0], verdict=verdict), explainer, missed=image.missed)
+    return card(replace(found[0], verdict=image.verdict), explainer, missed=image.missed)
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:

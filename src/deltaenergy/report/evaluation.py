@@ -304,7 +304,7 @@ def _all_images(evaluation: Evaluation) -> Section:
     galleries = [
         gallery(
             f"{isolated(one.name)}: {_SET_WORDS[one.group]}",
-            sorted(judged_images(evaluation, one), key=lambda image: -image.score),
+            sorted(judged_images(evaluation, one), key=lambda image: -image.verdict.score),
             shown=SHOW_ALL_UP_TO,
         )
         for one in evaluation.sets
@@ -321,15 +321,15 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     images = [image for one in evaluation.sets for image in judged_images(evaluation, one)]
 
     def highest(fits: Callable[[JudgedImage], bool]) -> list[JudgedImage]:
-        return sorted(filter(fits, images), key=lambda image: -image.score)
+        return sorted(filter(fits, images), key=lambda image: -image.verdict.score)
 
     def lowest(fits: Callable[[JudgedImage], bool]) -> list[JudgedImage]:
-        return sorted(filter(fits, images), key=lambda image: image.score)
+        return sorted(filter(fits, images), key=lambda image: image.verdict.score)
 
     def rejected(group: Group) -> list[JudgedImage]:
         return lowest(lambda image: image.wrongly_rejected and image.group is group)
 
-    named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.confidence)
+    named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.verdict.confidence)
     mistakes = [
         join(gallery(heading, chosen, note=note), unlisted(chosen[SHOWN:], folder))
         for heading, chosen, note in (
@@ -347,7 +347,7 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     ]
     threshold = evaluation.thresholds[evaluation.primary]
     if threshold is not None:
-        close = sorted(images, key=lambda image: abs(image.score - threshold))
+        close = sorted(images, key=lambda image: abs(image.verdict.score - threshold))
         sure.append(("Least confident: closest to the threshold", close))
     galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
     return [
@@ -375,7 +375,8 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         in_set, row = place(one.row)
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
-        cards.append(tag("li", card(images[id(in_set)][row], details=details)))
+        image = images[id(in_set)][row]
+        cards.append(tag("li", card(image.item, image.verdict, image.missed, details=details)))
     alike: list[list[Child]] = [
         [spec, f"{rank_correlation(values[primary], values[spec]):.3f}"]
         for spec in evaluation.scores

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.monitor import FlaggedImage, Monitor, Status
 from deltaenergy.report.charts import Curve, Scale, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.images import card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
@@ -138,5 +139,5 @@ def _card(seen: FlaggedImage, folder: Path) -> Markup:
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-image"), caption, class_="image")
     item = ImageItem(seen.id, Path(seen.id))
-    image = JudgedImage(item, seen.label, math.nan, seen.score, True)
-    return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")
+    verdict = Verdict(seen.id, seen.label, math.nan, "", seen.score, None, True)
+    return card(item, verdict, link=file_link(item, folder), details=f"image {seen.number:,}")

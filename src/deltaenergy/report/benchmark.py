@@ -197,7 +197,7 @@ def _body(run: BenchmarkRun) -> list[Child]:
     if run.record["skipped"]:
         rows = [[skip["case"], skip["what"], skip["reason"]] for skip in run.record["skipped"]]
         parts += [tag("h3", "Skipped"), html_table(["case", "what", "why"], rows, caption="What was not run, and why")]
-    return [*parts, tag("h3", "How it was made"), definitions(_identity(run))]
+    return [*parts, tag("h3", "How it was made"), definitions(_facts(run))]
 
 
 def table_markup(table: Table) -> Markup:
@@ -256,7 +256,7 @@ def _trade_off(run: BenchmarkRun) -> list[Markup]:
     by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in run.cells:
         for row in cell.rows:
-            if row["kind"] == "shifted" and row["metric"] in {"accuracy", "auroc"}:
+            if row["kind"] == "shifted":
                 by_method[cell.identity["method"]][row["metric"]].append(row["value"])
     points = [
         Point(method, float(np.mean(values["accuracy"])), float(np.mean(values["auroc"])), index=i)
@@ -277,21 +277,19 @@ def _trade_off(run: BenchmarkRun) -> list[Markup]:
 def _ablation(run: BenchmarkRun) -> list[Markup]:
     """AUROC of delta-energy over c, for runs that vary it."""
     table = run_tables(run)[0]
-    found = {c_of(row.method): row for row in table.rows if c_of(row.method) is not None}
+    rows = sorted(((c, row) for row in table.rows if (c := c_of(row.method))), key=lambda pair: pair[0])
     charts = []
     for i, column in enumerate(table.columns):
-        points = [(c, value) for c, row in sorted(found.items()) if (value := row.measured[i]) is not None and c]
+        points = [(c, value) for c, row in rows if (value := row.measured[i]) is not None]
         if column.metric != "auroc" or len(points) < 3:
             continue
         x, y = [float(c) for c, _ in points], [value.mean for _, value in points]
         half = [value.half_width or 0.0 for _, value in points]
         low, high = [a - b for a, b in zip(y, half)], [a + b for a, b in zip(y, half)]
         curves = [Curve("measured", x, y, low, high, index=0, markers=True)]
-        paper = [(float(c), row.printed[i]) for c, row in sorted(found.items()) if c and row.printed[i] is not None]
+        paper = [(float(c), printed / 100) for c, row in rows if (printed := row.printed[i]) is not None]
         if paper and not any(value.part for _, value in points):
-            curves.append(
-                Curve("paper", [c for c, _ in paper], [(v or 0) / 100 for _, v in paper], index=1, markers=True)
-            )
+            curves.append(Curve("paper", [c for c, _ in paper], [v for _, v in paper], index=1, markers=True))
         auroc = Scale("AUROC", format=percent_tick)
         chart = curve_chart(curves, Scale("c", ticks=x), auroc, title=f"AUROC over c, {column.label}")
         charts.append(figure(join(chart, legend(curves)), f"ΔEnergy over c: {column.label}"))
@@ -306,18 +304,18 @@ def c_of(method: str) -> int | None:
     return int(inside) if method.startswith("delta-energy(c=") and inside.isdigit() else None
 
 
-def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:
+def _facts(run: BenchmarkRun) -> dict[str, Child]:
     record, first = run.record, run.cells[0].identity
     hashes = sorted({cell.identity["classes_hash"] for cell in run.cells})
     seeds = sorted({cell.identity["seed"] for cell in run.cells} - {None})
-    return [
-        ("model", f"{record['model']['name']}, fingerprint {record['model_fingerprint']}"),
-        ("benchmark", f"{record['benchmark']}, specification {record['spec_hash']}"),
-        ("class lists", ", ".join(hashes)),
-        ("template", first["template"]),
-        ("protocol", f"{record['protocol']}: {run.protocol.about}"),
-        ("oracles", join(*(tag("p", text) for text in record.get("departures", []))) or "none"),
-        ("seeds", ", ".join(map(str, seeds)) or "none needed"),
-        ("unreadable images", len(record["unreadable"])),
-        ("versions", f"deltaenergy {record['deltaenergy']}, torch {first['torch']}"),
-    ]
+    return {
+        "model": f"{record['model']['name']}, fingerprint {record['model_fingerprint']}",
+        "benchmark": f"{record['benchmark']}, specification {record['spec_hash']}",
+        "class lists": ", ".join(hashes),
+        "template": first["template"],
+        "protocol": f"{record['protocol']}: {run.protocol.about}",
+        "oracles": join(*(tag("p", text) for text in record.get("departures", []))) or "none",
+        "seeds": ", ".join(map(str, seeds)) or "none needed",
+        "unreadable images": len(record["unreadable"]),
+        "versions": f"deltaenergy {record['deltaenergy']}, torch {first['torch']}",
+    }

@@ -91,7 +91,6 @@ def evaluation_page(
 
 
 def _summary(evaluation: Evaluation) -> Section:
-    """Question, answer and key numbers."""
     best = best_in_words(found) if (found := best_score(evaluation)) else None
     fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
     few = "Too few images for reliable numbers."

@@ -161,40 +161,40 @@ def table(
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
+def definitions(facts: Mapping[str, Child]) -> Markup:
     """Names and values in two columns: how a report was made."""
-    return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in entries], class_="facts")
+    return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in facts.items()], class_="facts")
 
 
 def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:
     """Model, classes, prompts, settings, versions, command; then the table of scores."""
     model, classifier, given = provenance["model"], provenance["classifier"], provenance.get
     templates, names, limit = classifier.get("templates"), provenance["classes"], given("limit")
-    entries: list[tuple[str, Child]] = [
-        ("model", model["name"]),
-        ("model fingerprint", tag("code", model["fingerprint"])),
-        ("classifier", classifier["method"]),
-    ]
+    facts: dict[str, Child] = {
+        "model": model["name"],
+        "model fingerprint": tag("code", model["fingerprint"]),
+        "classifier": classifier["method"],
+    }
     if templates:
         label = "prompt template" if len(templates) == 1 else "prompt templates"
-        entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
+        facts[label] = [join(tag("code", text), tag("br")) for text in templates]
     if classifier.get("batch_dependent"):
-        entries.append(("note", "the result of an image depends on the other images of its batch"))
-    entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
+        facts["note"] = "the result of an image depends on the other images of its batch"
+    facts["classes"] = [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]
     if "limit" in provenance:
-        entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))
+        facts["images"] = "all images" if limit is None else f"at most {limit:,} of each set"
     if "resamples" in provenance:
-        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
+        facts["intervals"] = f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"
     if given("guarantee"):
-        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
-    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
-    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
+        facts["the detector’s threshold"] = str(provenance["guarantee"])
+    facts["computed on"] = f"{provenance['device']}, {provenance['precision']}"
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     if given("command"):
-        entries.append(("command", tag("code", provenance["command"])))
-    entries.append(("date", str(provenance["date"])))
+        facts["command"] = tag("code", provenance["command"])
+    facts["date"] = str(provenance["date"])
     listed = tag("ol", [tag("li", name) for name in names], class_="names")
     classes = folded(f"The {count(len(names), 'class', 'classes')}", listed)
-    return Section("made", "How this was made", join(definitions(entries), scores, classes))
+    return Section("made", "How this was made", join(definitions(facts), scores, classes))
 
 
 def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:

@@ -125,10 +125,7 @@ def _given(images: list[str], dataset: str | None, split: str | None) -> Any:
         return given
     from deltaenergy.data.formats.hub import hub_images
 
-    expanded: list[Any] = []
-    for argument in listed:
-        expanded += hub_images(argument) if argument.startswith("hf:") else [argument]
-    return expanded
+    return [image for one in listed for image in (hub_images(one) if one.startswith("hf:") else [one])]
 
 
 @command("Operate", "deltaenergy verify store/", "deltaenergy verify store/ --repair photos/")

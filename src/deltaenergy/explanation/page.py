@@ -233,7 +233,6 @@ def _closest(one: Explanation, classes: Sequence[str]) -> Markup:
 
 
 def in_words(why: WhyRejected) -> str:
-    """The reasons in a few sentences."""
     nearest, score = why.classes[0], why.scores[0]
     said = "It was rejected" if why.verdict.is_ood else "It was kept"
     if score.as_low is None:

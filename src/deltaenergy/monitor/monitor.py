@@ -239,7 +239,6 @@ class Monitor(HasRepr):
 
     @property
     def status(self) -> Status:
-        """The current state."""
         first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),

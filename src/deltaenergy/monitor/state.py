@@ -117,7 +117,6 @@ def _excess(change: ClassChange, flagged: int, images: int) -> float:
 
 
 def state_of(monitor: Monitor) -> dict[str, Any]:
-    """The state as JSON values."""
     history, counts = monitor.history, monitor.cells.counts
     return {
         "format": FORMAT,
@@ -148,7 +147,6 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
 
 
 def restore(monitor: Monitor, state: dict[str, Any]) -> None:
-    """Restore the state from `state_of` into a new monitor."""
     monitor.images, monitor.flagged, monitor.log_p = state["images"], state["flagged"], state["log_p"]
     for cell, count in state["cells"]:
         monitor.cells.counts[cell] = count

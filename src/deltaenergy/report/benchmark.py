@@ -56,7 +56,6 @@ class BenchmarkRun:
 
     @property
     def protocol(self) -> Protocol:
-        """How it was run."""
         return get_protocol(self.record["protocol"])
 
     @functools.cached_property

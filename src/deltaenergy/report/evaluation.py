@@ -217,7 +217,6 @@ def _pairs_of(evaluation: Evaluation) -> dict[tuple[str, str], list[DetectionRow
 
 
 def _whole_groups(evaluation: Evaluation) -> list[str]:
-    """The names for all ID sets together and all shifted sets together."""
     return [name for group in (Group.ID, Group.SHIFTED) if (name := whole_group(evaluation, group)) is not None]
 
 

@@ -93,7 +93,6 @@ def judged_images(evaluation: Evaluation, one: EvaluatedSet) -> list[JudgedImage
 
 
 def named(verdict: Verdict) -> str:
-    """The class in words."""
     label = isolated(verdict.label)
     return f"closest class {label}" if verdict.is_ood else f"{label}, {percent(verdict.confidence, 0)}"
 

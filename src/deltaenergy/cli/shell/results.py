@@ -76,7 +76,6 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
 
 
 def close(verdicts: Scoring) -> None:
-    """Print the closing lines of a scoring run."""
     from deltaenergy.detector.adaptive import ORDER_DEPENDENT
     from deltaenergy.detector.detector import Detector
 
@@ -185,7 +184,6 @@ def write_report(results: Any, path: Path | None, **options: Any) -> None:
 
 
 def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
-    """A saved detector, for JSON."""
     known = detector.guarantee
     return {
         "detector": str(folder),
@@ -204,7 +202,6 @@ def threshold_words(detector: Detector) -> str:
 
 
 def unreadable_records(unreadable: Iterable[Unreadable]) -> list[dict[str, str]]:
-    """The skipped images and the reasons, for JSON."""
     return [{"path": image.id, "reason": image.reason} for image in unreadable]
 
 

@@ -12,6 +12,7 @@ from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
 from deltaenergy.cli.shell.console import err, print_json, print_table
+from deltaenergy.core.specs import read_value
 from deltaenergy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -119,13 +120,9 @@ def _recipe(text: str | None) -> dict[str, Any]:
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in RECIPE:
             raise InputError(f"`recipe` has no {name[:60]!r}.{did_you_mean(name[:60], RECIPE)}")
-        if name == "views" and value in ("live", "test"):
-            found[name] = value
-            continue
-        try:
-            found[name] = float(value) if name == "lr" else int(value[:12])
-        except ValueError:
-            raise InputError(f"`recipe` {name} must be a number, got {value[:60]!r}.") from None
+        found[name] = read_value(value)
+        if isinstance(found[name], str) and (name, value) not in (("views", "live"), ("views", "test")):
+            raise InputError(f"`recipe` {name} must be a number, got {value[:60]!r}.")
     return found
 
 

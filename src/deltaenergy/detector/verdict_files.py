@@ -213,7 +213,7 @@ FORMATS: Mapping[str, type[TableFile]] = {
 }
 
 
-def write_csv(file: TextIO, rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
+def write_csv(file: TextIO, rows: Iterable[Row], columns: Sequence[str], *, header: bool = True) -> None:
     """Rows as CSV, to any file."""
     writer = csv.DictWriter(file, columns, lineterminator="\n")
     if header:

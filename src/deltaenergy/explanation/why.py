@@ -17,9 +17,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from deltaenergy.core.classes import first_of_name
@@ -35,9 +36,6 @@ from deltaenergy.scores.neglabel import MinedScore
 from deltaenergy.scores.negrefine import NegRefine, refined_words
 from deltaenergy.scoring import encode, score_encoded, score_inputs
 from deltaenergy.stats.thresholds import conformal_p_values
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # Scores that need only similarities, to compare with the detector's own.
 OTHER_SCORES = ("delta-energy", "mcm", "max-logit", "energy")

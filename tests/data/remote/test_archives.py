@@ -32,7 +32,6 @@ from deltaenergy.data.remote.blocks import (
     BlockCache,
     BlockReader,
     RangeReader,
-    RemoteFileReader,
     use_cache,
 )
 from deltaenergy.data.remote.client import Connections, RemoteObject, get_range, use_connections
@@ -269,7 +268,7 @@ def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
     assert lines.settled() == [30, *range(50, 67), 70]
     # One who will read to the end asks for more each time, and never beyond the end.
     lines = Lines(1000)
-    file = RemoteFileReader(BlockReader(lines.of, caution=1))
+    file = BlockReader(lines.of, caution=1).file()
     file.read(1)
     assert lines.settled() == [0, 1]
     file.seek(10)
@@ -287,7 +286,7 @@ def test_pieces_of_columns_are_asked_for_ahead(no_patience: None) -> None:
     lines, rng = Lines(995), np.random.default_rng(1)
     reader = RangeReader(lines.of)
     reader.ranges = [(start, start + 20) for start in range(100, 900, 40)]
-    file = RemoteFileReader(reader)
+    file = reader.file()
     file.seek(105)
     assert file.read(10) == lines.data[105:115]
     assert lines.settled() == [start // 10 for start in range(100, 100 + 40 * 17, 40)]

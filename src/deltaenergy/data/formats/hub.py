@@ -90,10 +90,7 @@ def hub_images(name: str) -> list[ImageItem]:
 
 def _read(dataset: Any, column: str, row: int) -> Content:
     cell = dataset[row][column]
-    if isinstance(cell, Image.Image):
-        return cell
-    found = cell_content(cell)
-    return found if isinstance(found, bytes) else file_at(found)
+    return cell if isinstance(cell, Image.Image) else cell_content(cell, file_at)
 
 
 def _texts(dataset: Any, column: str | None) -> list[str | None]:

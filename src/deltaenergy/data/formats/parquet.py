@@ -13,7 +13,7 @@ import io
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from deltaenergy.core.lru import LruCache
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.file import File, LocalFile, reason_of
-from deltaenergy.data.remote.blocks import BlockReader, RangeReader, RemoteFileReader
+from deltaenergy.data.remote.blocks import BlockReader, RangeReader
 from deltaenergy.data.remote.errors import Refused
 from deltaenergy.errors import InputError, UnreachableError
 
@@ -69,22 +69,20 @@ class ParquetCell(NamedTuple):
 
         Raises `UnreadableImage`, or `UnreachableError` if a store is out of reach.
         """
-        found = cell_content(_reader(self.file, self.column).cell(self.row))
-        if isinstance(found, bytes):
-            return io.BytesIO(found)
         try:
-            return self.file.sibling(found).open()
+            content = cell_content(_reader(self.file, self.column).cell(self.row), self.file.sibling)
         except InputError as error:
             raise UnreadableImage(str(error)) from error
+        return io.BytesIO(content) if isinstance(content, bytes) else content.open()
 
 
-def cell_content(cell: Any) -> bytes | str:
+def cell_content(cell: Any, file_of: Callable[[str], File]) -> bytes | File:
     """The bytes of an image, or the file that a record of the Hugging Face Hub names instead."""
     data = cell.get("bytes") if isinstance(cell, dict) else cell
     if isinstance(data, (bytes, bytearray)):
         return bytes(data)
     if isinstance(cell, dict) and isinstance(cell.get("path"), str):
-        return str(cell["path"])
+        return file_of(cell["path"])
     raise UnreadableImage(NO_IMAGE)
 
 
@@ -99,9 +97,9 @@ def parquet_file(file: File, *, columns: Sequence[str] | None = None) -> Any:
     if isinstance(file, LocalFile):
         return pq.ParquetFile(file.path, **options)
     if columns is None:
-        return pq.ParquetFile(RemoteFileReader(BlockReader(file)), **options)
+        return pq.ParquetFile(BlockReader(file).file(), **options)
     reader = RangeReader(file)
-    opened = pq.ParquetFile(RemoteFileReader(reader), **options)
+    opened = pq.ParquetFile(reader.file(), **options)
     reader.ranges = column_ranges(opened.metadata, columns, reader.size)
     return opened
 

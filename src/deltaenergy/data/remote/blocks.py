@@ -25,6 +25,8 @@ from deltaenergy.data.remote.errors import Changed, Refused
 MOST_AHEAD = 8
 # One who reads some images requests a block ahead for this many in a row; one who reads up to the end, for each.
 _CAUTION = 8
+# Ranges of columns are requested so many at a time.
+_RANGES_AHEAD = 16
 _READERS = 64
 # What an entry of a few bytes takes.
 _LEAST_COST = 1024
@@ -108,72 +110,65 @@ class BlockReader:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
-        end = min(end, self.size)
-        if end <= start:
-            return b""
-        cache, size = _cache, _cache.block_bytes
-        first, last = start // size, (end - 1) // size
-        beyond = last + self._ahead(first, last)
-        pieces = []
-        for number in range(first, last + 1):
-            for coming in range(number + 1, min(beyond, number + MOST_AHEAD) + 1):
-                if coming * size < self.size:
-                    cache.request_ahead(self.of, *self._bounds(coming, size))
-            data = cache.get(self.of, *self._bounds(number, size))
-            offset = number * size
-            pieces.append(data[max(start - offset, 0) : end - offset])
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        pieces, end = [], min(end, self.size)
+        while start < end:
+            first, last = self._request(start, end)
+            pieces.append(_cache.get(self.of, first, last)[start - first : end - first])
+            start = last
+        return b"".join(pieces)
 
-    def _bounds(self, number: int, size: int) -> tuple[int, int]:
+    def file(self) -> RangeFile:
+        return RangeFile(self.size, self.read)
+
+    def _request(self, start: int, end: int) -> tuple[int, int]:
+        """The block with the byte at `start`, of those that are read to `end`; further ones are requested ahead."""
+        size = _cache.block_bytes
+        number = start // size
+        wanted = max((end - 1) // size - number, self._ahead(number))
+        for first in range((number + 1) * size, self.size, size)[: min(wanted, MOST_AHEAD)]:
+            _cache.request_ahead(self.of, first, min(first + size, self.size))
         return number * size, min((number + 1) * size, self.size)
 
-    def _ahead(self, first: int, last: int) -> int:
-        """How many blocks behind `last` to request; none where no new ground is entered, or after a leap."""
+    def _ahead(self, number: int) -> int:
+        """How many blocks after this one to request; none where no new ground is entered, or after a leap."""
         with self._lock:
-            if not self._last - MOST_AHEAD <= first <= self._last + 1:
-                self._last, self._run = last, 0
-            elif last > self._last:
-                self._run += last - self._last
-                self._last = last
-                return min(MOST_AHEAD, self._run // self._caution)
+            if not self._last - MOST_AHEAD <= number <= self._last + 1:
+                self._last, self._run = number, 0
+            elif number > self._last:
+                self._last, self._run = number, self._run + 1
+                return self._run // self._caution
             return 0
 
 
-class RangeReader:
+class RangeReader(BlockReader):
     """Any bytes of an object of which mostly some `ranges` are read, in their order: each is one request, and several
     are on their way at a time. Other bytes are requested as they are needed.
     """
 
-    def __init__(self, of: RemoteObject, ahead: int = 16) -> None:
-        self._blocks = BlockReader(of)
-        self.of, self.size, self._ahead = of, self._blocks.size, ahead
-        self.ranges: Sequence[tuple[int, int]] = ()
+    ranges: Sequence[tuple[int, int]] = ()
 
-    def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
+    def _request(self, start: int, end: int) -> tuple[int, int]:
         if self.size <= _cache.block_bytes:  # all of it will be needed for the images
-            return self._blocks.read(start, end)
-        cache, pieces, end = _cache, [], min(end, self.size)
-        while start < end:
-            number = bisect.bisect_right(self.ranges, (start, self.size)) - 1
-            first, last = self.ranges[number] if number >= 0 else (0, 0)
-            if start < last:
-                for coming in self.ranges[number + 1 : number + 1 + self._ahead]:
-                    cache.request_ahead(self.of, *coming)
-                data = cache.get(self.of, first, last)[start - first : end - first]
-            else:
-                after = self.ranges[number + 1][0] if number + 1 < len(self.ranges) else end
-                data = cache.get(self.of, start, min(end, after))
-            pieces.append(data)
-            start += len(data)
-        return b"".join(pieces)
+            return super()._request(start, end)
+        after = bisect.bisect_right(self.ranges, (start, self.size))
+        if after and start < self.ranges[after - 1][1]:
+            for first, last in self.ranges[after : after + _RANGES_AHEAD]:
+                _cache.request_ahead(self.of, first, last)
+            return self.ranges[after - 1]
+        return start, min([end, *(first for first, _ in self.ranges[after : after + 1])])
 
 
 class RangeFile(io.RawIOBase):
-    """A file of `size` bytes that can be read anywhere. Those derived from it define `readinto`."""
+    """A file of `size` bytes that can be read anywhere: `read` gives those from a start to an end, or as many as there
+    are. `failure` is what it raised last: libraries between take it for damage.
+    """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, read: Callable[[int, int], bytes], close: Callable[[], object] = lambda: None
+    ) -> None:
         self.size, self.position = size, 0
+        self._read, self._close = read, close
+        self.failure: Exception | None = None
 
     def readable(self) -> bool:
         return True
@@ -191,26 +186,19 @@ class RangeFile(io.RawIOBase):
         self.position = start + offset
         return self.position
 
-
-class RemoteFileReader(RangeFile):
-    """An object as a file that can be read anywhere. `failure` is what the last request that failed raised: libraries
-    between take it for damage.
-    """
-
-    def __init__(self, reader: BlockReader | RangeReader) -> None:
-        super().__init__(reader.size)
-        self.reader = reader
-        self.failure: Exception | None = None
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:
-            data = self.reader.read(self.position, self.position + len(buffer))
+            data = self._read(self.position, min(self.position + len(buffer), self.size))
         except Exception as error:
             self.failure = error
             raise
         memoryview(buffer)[: len(data)] = data
         self.position += len(data)
         return len(data)
+
+    def close(self) -> None:
+        self._close()
+        super().close()
 
 
 def shared_reader(of: RemoteObject) -> BlockReader:

@@ -24,6 +24,7 @@ from deltaenergy.data.remote.blocks import BlockReader, RangeFile, shared_reader
 from deltaenergy.data.remote.client import RemoteObject, get, head, request_limits
 from deltaenergy.data.remote.errors import Refused
 from deltaenergy.data.remote.url import checked_url, folder_of, is_url, suffix_of
+from deltaenergy.errors import first_line
 
 # The stamp of a file at a URL that was not listed: nothing shows whether it changed.
 UNLISTED = "not listed"
@@ -195,8 +196,7 @@ def reason_of(error: Exception) -> str:
     """Why a file cannot be read, as half a sentence of one line."""
     if isinstance(error, Refused):
         return error.reason
-    text = str(getattr(error, "strerror", None) or error)
-    return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
+    return str(getattr(error, "strerror", None) or first_line(error)).rstrip(".: ")
 
 
 def _stamp(status: os.stat_result) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltaenergy.data.catalogue.dataset import Dataset, get_dataset, list_datasets
 from deltaenergy.data.file import is_file, is_folder, user_path
-from deltaenergy.data.formats.walk import EntryKind, list_folder
+from deltaenergy.data.formats.walk import folders_in
 from deltaenergy.errors import InputError
 
 COMPLETE, PARTIAL, DIFFERS, PRESENT, ABSENT = "complete", "partial", "differs", "present", "absent"
@@ -64,8 +64,7 @@ def unknown_folders(root: str | Path) -> list[str]:
     folder = user_path(root)
     datasets = [dataset for dataset in map(get_dataset, list_datasets()) if dataset.folders != (".",)]
     claimed = {path for dataset in datasets for path in dataset.candidates(folder)}
-    folders = [entry.path for entry in list_folder(folder, hidden=True) if entry.kind is EntryKind.FOLDER]
-    return [child.name for child in folders if child not in claimed]
+    return [child.name for child in folders_in(folder) if child not in claimed]
 
 
 def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:

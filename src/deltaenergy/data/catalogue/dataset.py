@@ -24,7 +24,7 @@ from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
 from deltaenergy.data.catalogue.layouts import CoopSplit, DatasetImage, Folders, Layout, Lists, TableLayout, Vocabulary
 from deltaenergy.data.file import LocalFile, is_folder, user_path
-from deltaenergy.data.formats.walk import EntryKind, list_folder
+from deltaenergy.data.formats.walk import folders_in
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
 
@@ -183,7 +183,7 @@ class Dataset:
         if self.folders == (".",):
             return [root]
         exact, parts, order = [], [], [_plain(folder) for folder in self.folders]
-        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is EntryKind.FOLDER):
+        for child in folders_in(root):
             plain = _plain(child.name)
             is_part = any(plain.removeprefix(name).isdecimal() for name in order if plain.startswith(name))
             if plain in order:

@@ -21,7 +21,7 @@ from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
 from deltaenergy.data.file import LocalFile, is_file, is_folder
-from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_or_problem, walk
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_folder, walk
 from deltaenergy.errors import InputError
 
 
@@ -122,7 +122,7 @@ class Folders(Layout):
 
     def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[FolderEntry, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
-        children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
+        children = [child for child in list_folder(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
         by_name = {alias.lower(): name for name, others in aliases.items() for alias in (name, *others)}
         for child in children:

@@ -23,7 +23,7 @@ from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.file import File, LocalFile, reason_of
 from deltaenergy.data.remote.blocks import BlockReader, RangeReader
 from deltaenergy.data.remote.errors import Refused
-from deltaenergy.errors import InputError, UnreachableError
+from deltaenergy.errors import InputError, UnreachableError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,7 +234,8 @@ class ColumnReader:
                 raise
             raise UnreadableImage(f"its table cannot be read: {failure.reason}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
-            reason = f"the table is damaged from row {position.row} on ({_first_line(error) or 'it ends there'})"
+            why = "it ends there" if isinstance(error, StopIteration) else first_line(error)[:100]
+            reason = f"the table is damaged from row {position.row} on ({why})"
             self.damaged[position.group] = (position.row, reason)
             raise UnreadableImage(reason) from error
         position.start, position.row, position.last = position.row, position.row + len(array), array
@@ -249,10 +250,6 @@ class ColumnReader:
         total = sum(kept.nbytes for kept in self.kept.values())
         while total > self._kept_bytes and len(self.kept) > _FEW:
             total -= self.kept.popitem(last=False)[1].nbytes
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [""])[0][:100]
 
 
 _readers: LruCache[tuple[File, str], ColumnReader] = LruCache(_FILES)
@@ -271,4 +268,4 @@ def _reader(file: File, column: str) -> ColumnReader:
         with _opening:
             return _readers.get((file, column)) or _readers.put((file, column), ColumnReader(file, column))
     except (UnreadableImage, OSError, ValueError) as error:
-        raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error
+        raise UnreadableImage(f"its table cannot be read: {reason_of(error)[:100]}") from error

@@ -72,8 +72,9 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
     located = dataset.locate(root)
     if located is None:
         return DatasetReport(dataset.name, dataset.title, ABSENT, dataset.missing(root))
+    folder, source = located
     # A dataset that is in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
-    source = located.source if located.source in dataset.sources else dataset.sources[0]
+    source = source if source in dataset.sources else dataset.sources[0]
     by_part: Counter[str] = Counter()
     by_class: Counter[str] = Counter()
     in_part: Counter[tuple[str, str]] = Counter()
@@ -105,7 +106,7 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
         title=dataset.title,
         status=status,
         advice=advice,
-        folder=str(located.folder),
+        folder=str(folder),
         images=by_part["all"],
         counts=counts,
         classes_expected=len(dataset.classes),

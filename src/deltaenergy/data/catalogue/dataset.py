@@ -38,14 +38,6 @@ class DatasetMissingError(DeltaEnergyError):
 
 
 @dataclass(frozen=True)
-class Located:
-    """Where a dataset was found, and in which form."""
-
-    folder: Path
-    source: Layout
-
-
-@dataclass(frozen=True)
 class Dataset:
     """A dataset: where it is, what its classes are called, how many images it has, and where a person gets it.
 
@@ -102,12 +94,12 @@ class Dataset:
         """CLIP's ensemble of prompts for it, or else its one template."""
         return template_ensemble(self.ensemble) if self.ensemble is not None else (self.template,)
 
-    def locate(self, root: str | Path) -> Located | None:
-        """Where the dataset is under `root`, or None."""
+    def locate(self, root: str | Path) -> tuple[Path, Layout] | None:
+        """The folder in which the dataset is under `root`, and how it is laid out there; or None."""
         for folder in self.candidates(user_path(root)):
             for source in self.sources:
                 if source.is_there(folder, self._words):
-                    return Located(folder, source)
+                    return folder, source
         return get_dataset(self.base).locate(root) if self.base is not None else None
 
     def find(self, root: str | Path) -> Iterator[DatasetImage]:
@@ -115,7 +107,8 @@ class Dataset:
         located = self.locate(root)
         if located is None:
             raise DatasetMissingError(self.missing(root))
-        for found in located.source.find(located.folder, self._words):
+        folder, source = located
+        for found in source.find(folder, self._words):
             # A folder that cannot be listed may have no class, and is still reported.
             if found.entry is not None or found.problem is not None or not self.labelled:
                 yield found

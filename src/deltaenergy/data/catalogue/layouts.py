@@ -51,6 +51,13 @@ class Vocabulary:
     def class_of(self, text: str) -> ClassName | None:
         return ClassName(text, text) if self.names is None else self.names.find(text)
 
+    def class_in(self, file: Path, image: str, *texts: str) -> ClassName:
+        """The class that the first of these texts means that means one; `file` lists the image with them."""
+        entry = next(filter(None, map(self.class_of, texts)), None)
+        if entry is None:
+            raise InputError(f"{str(file)!r}: the class {texts[-1]!r} of {image!r} is none of this dataset's.")
+        return entry
+
 
 @dataclass(frozen=True)
 class Layout(ABC):
@@ -173,15 +180,10 @@ class CoopSplit(Layout):
             yield DatasetImage(images / path, self._class(words, file, path, index, name), split)
 
     def _class(self, words: Vocabulary, file: Path, path: str, index: int, name: str) -> ClassName:
-        entry: ClassName | None
         if self.label == "index" and words.names is not None and 0 <= index < len(words.names.classes):
-            entry = words.names.classes[index]
-        else:
-            folder = PurePosixPath(path).parent
-            entry = words.class_of(str(folder)) or words.class_of(folder.name) or words.class_of(name)
-        if entry is None:
-            raise InputError(f"{str(file)!r}: the class {name!r} of {path!r} is none of this dataset's.")
-        return entry
+            return words.names.classes[index]
+        folder = PurePosixPath(path).parent
+        return words.class_in(file, path, str(folder), folder.name, name)
 
 
 @dataclass(frozen=True)
@@ -211,15 +213,10 @@ class Lists(Layout):
             for line in lines:
                 if line.strip() and not line.startswith("#"):
                     first, _, rest = line.strip().partition(" ")
-                    yield DatasetImage(folder / self.image.format(first), self._class(words, file, first, rest), split)
-
-    def _class(self, words: Vocabulary, file: Path, first: str, rest: str) -> ClassName:
-        path = PurePosixPath(first)
-        texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
-        entry = words.class_of(texts[self.label])
-        if entry is None:
-            raise InputError(f"{str(file)!r}: the class {texts[self.label]!r} of {first!r} is none of this dataset's.")
-        return entry
+                    path = PurePosixPath(first)
+                    texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
+                    entry = words.class_in(file, first, texts[self.label])
+                    yield DatasetImage(folder / self.image.format(first), entry, split)
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,6 @@ class ImageStream:
             self.count = sum(1 for _ in self)
         return self.count
 
-    def first(self, count: int) -> list[ImageItem]:
-        """The first images, at most `count` of them."""
-        return list(islice(iter(self), count))
-
     def _items(self) -> Iterator[ImageItem]:
         begun, self._begun = self._begun, None
         if begun is None:

@@ -11,7 +11,6 @@ the name marks a part of the dataset (`dtd10`). How it may be laid out there is 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
-from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
+from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, plain_name, template_ensemble
 from deltaenergy.data.catalogue.layouts import CoopSplit, DatasetImage, Folders, Layout, Lists, TableLayout, Vocabulary
 from deltaenergy.data.file import LocalFile, is_folder, user_path
 from deltaenergy.data.formats.walk import folders_in
@@ -175,15 +174,15 @@ class Dataset:
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
             return [root]
-        exact, parts, order = [], [], [_plain(folder) for folder in self.folders]
+        exact, parts, order = [], [], [plain_name(folder) for folder in self.folders]
         for child in folders_in(root):
-            plain = _plain(child.name)
+            plain = plain_name(child.name)
             is_part = any(plain.removeprefix(name).isdecimal() for name in order if plain.startswith(name))
             if plain in order:
                 exact.append(child)
             elif self.parts and is_part and plain not in _all_folder_names():
                 parts.append(child)
-        return sorted(exact, key=lambda child: order.index(_plain(child.name))) + parts
+        return sorted(exact, key=lambda child: order.index(plain_name(child.name))) + parts
 
 
 def get_dataset(name: str) -> Dataset:
@@ -208,7 +207,7 @@ def _catalogue() -> dict[str, Dataset]:
 
 @functools.cache
 def _all_folder_names() -> frozenset[str]:
-    return frozenset(_plain(folder) for dataset in _catalogue().values() for folder in dataset.folders)
+    return frozenset(plain_name(folder) for dataset in _catalogue().values() for folder in dataset.folders)
 
 
 def _parse(record: dict[str, Any]) -> Dataset:
@@ -223,7 +222,3 @@ def _parse(record: dict[str, Any]) -> Dataset:
 
 def _frozen(record: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

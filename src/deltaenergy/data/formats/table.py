@@ -117,22 +117,18 @@ def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None
 
     `source` is a table file, or a pyarrow, pandas or polars table.
     """
-    if is_table(source):
-        return _columns(_in_memory(source), wanted)
-    file = LocalFile(Path(source))
+    columns: list[list[Any]] = [[] for _ in wanted]
     try:
-        return _columns(_read(file.described()), wanted)
+        table = _in_memory(source) if is_table(source) else _read(LocalFile(Path(source)).described())
+        for row in table.rows(wanted):
+            for cells, known in zip(columns, wanted):
+                cells.append(_cell(row, known))
+    except InputError:
+        raise
     except (UnreadableImage, OSError, ValueError, KeyError, NotImplementedError, _BadRow) as error:
-        raise InputError(f"The table {file.name!r} cannot be read: {reason_of(error)}.") from error
-
-
-def _columns(table: _Table, wanted: Sequence[_Names]) -> list[list[Any] | None]:
-    found: list[list[Any]] = [[] for _ in wanted]
-    for row in table.rows(wanted):
-        for values, known in zip(found, wanted):
-            values.append(_cell(row, known))
+        raise InputError(f"The table {str(source)!r} cannot be read: {reason_of(error)}.") from error
     there = [find_column(table.columns, known) is not None for known in wanted]
-    return [values if named or any(v is not None for v in values) else None for values, named in zip(found, there)]
+    return [cells if named or any(c is not None for c in cells) else None for cells, named in zip(columns, there)]
 
 
 def is_table(images: Any) -> bool:

@@ -13,7 +13,6 @@ import bisect
 import io
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -31,11 +30,17 @@ _READERS = 64
 # What an entry of a few bytes takes.
 _LEAST_COST = 1024
 
-_Key = tuple[RemoteObject, int, int]
+
+class _Block(Future[bytes]):
+    """Some bytes of an object that are there, or on their way."""
+
+    def __init__(self, of: RemoteObject, start: int, end: int) -> None:
+        super().__init__()
+        self.key, self.cost = (of, start, end), max(end - start, _LEAST_COST)
 
 
 class BlockCache:
-    """The blocks of `block_bytes` that are there, up to `kept_bytes`, or on their way, the last ones used last."""
+    """The blocks of `block_bytes` that were used last, up to `kept_bytes`."""
 
     def __init__(
         self,
@@ -44,58 +49,35 @@ class BlockCache:
         block_bytes: int = 4 << 20,
         kept_bytes: int = 64 << 20,
     ) -> None:
-        self.fetch, self.block_bytes, self.kept_bytes = fetch, block_bytes, kept_bytes
-        self.lock = threading.Lock()
-        self.blocks: OrderedDict[_Key, Future[bytes]] = OrderedDict()
-        self.cost = 0
+        self.fetch, self.block_bytes = fetch, block_bytes
+        self.blocks: LruCache[tuple[RemoteObject, int, int], _Block] = LruCache(kept_bytes, lambda block: block.cost)
+        self._lock = threading.Lock()
 
     def get(self, of: RemoteObject, start: int, end: int) -> bytes:
-        future, is_new = self._future((of, start, end))
+        block, is_new = self._block(of, start, end)
         if is_new:
-            self._fetch((of, start, end), future)
-        return future.result()
+            self._fetch(block)
+        return block.result()
 
     def request_ahead(self, of: RemoteObject, start: int, end: int) -> None:
-        future, is_new = self._future((of, start, end))
+        block, is_new = self._block(of, start, end)
         if is_new:
             # As a daemon: what may not be needed in the end does not keep the process alive.
-            arguments = ((of, start, end), future)
-            threading.Thread(target=self._fetch, args=arguments, name="read ahead", daemon=True).start()
+            threading.Thread(target=self._fetch, args=(block,), name="read ahead", daemon=True).start()
 
-    def _future(self, key: _Key) -> tuple[Future[bytes], bool]:
-        with self.lock:
-            is_new = key not in self.blocks
-            future = self.blocks.setdefault(key, Future())
-            self.blocks.move_to_end(key)
-            return future, is_new
+    def _block(self, of: RemoteObject, start: int, end: int) -> tuple[_Block, bool]:
+        with self._lock:
+            block = self.blocks.get((of, start, end))
+            # Those who waited for one that failed got the error; the next may try again, unless that cannot help.
+            if block is None or (block.done() and not isinstance(block.exception(), Changed | None)):
+                return self.blocks.put((of, start, end), _Block(of, start, end)), True
+            return block, False
 
-    def _fetch(self, key: _Key, future: Future[bytes]) -> None:
+    def _fetch(self, block: _Block) -> None:
         try:
-            data = self.fetch(*key)
+            block.set_result(self.fetch(*block.key))
         except BaseException as error:
-            # Those who wait get the error; the next one may try again, unless that cannot help.
-            with self.lock:
-                if isinstance(error, Changed):
-                    self._keep(_LEAST_COST)
-                else:
-                    self.blocks.pop(key, None)
-            future.set_exception(error)
-        else:
-            future.set_result(data)
-            with self.lock:
-                self._keep(max(len(data), _LEAST_COST))
-
-    def _keep(self, cost: int) -> None:
-        self.cost += cost
-        given_up = []
-        for key, future in self.blocks.items():
-            if self.cost <= self.kept_bytes:
-                break
-            if future.done():
-                given_up.append(key)
-                self.cost -= _LEAST_COST if future.exception() else max(len(future.result()), _LEAST_COST)
-        for key in given_up:
-            del self.blocks[key]
+            block.set_exception(error)
 
 
 class BlockReader:

@@ -212,10 +212,11 @@ def from_reference(id: str, reference: str, label: str | None = None, domain: st
 def _file_fields(file: File) -> dict[str, Any]:
     if isinstance(file, RemoteFile):
         return {"url": file.url, "size": file.size, "version": file.version}
-    return {"path": os.path.abspath(file.path), "listed": file.listed}  # noqa: PTH100 (links stay links)
+    path = os.path.abspath(file.path)  # noqa: PTH100 (links stay links)
+    return {"path": path} if file.listed is None else {"path": path, "listed": file.listed}
 
 
 def _file_of(fields: dict[str, Any]) -> File:
     if "path" in fields:
-        return LocalFile(Path(fields["path"]), fields["listed"])
+        return LocalFile(Path(fields.pop("path")), **fields)
     return RemoteFile(fields["url"], fields["size"], fields["version"])

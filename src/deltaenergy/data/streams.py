@@ -7,6 +7,7 @@ before it has. To see that an id repeats, eight bytes of each are remembered.
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -101,26 +102,27 @@ class SeenHashes:
     the next.
     """
 
-    def __init__(self, recent: int = 1 << 16) -> None:
+    def __init__(self, recent: int = 1 << 12) -> None:
         self._most, self._recent = recent, set[int]()
-        self._runs: list[memoryview] = []
+        self._runs: list[array[int]] = []
 
     def __contains__(self, number: int) -> bool:
-        return number in self._recent or any(_is_in(run, number) for run in self._runs)
+        if number in self._recent:
+            return True
+        for run in self._runs:
+            position = bisect.bisect_left(run, number)
+            if position < len(run) and run[position] == number:
+                return True
+        return False
 
     def add(self, number: int) -> None:
         self._recent.add(number)
         if len(self._recent) < self._most:
             return
-        new = np.sort(np.fromiter(self._recent, np.int64, len(self._recent)))
+        new = array("q", sorted(self._recent))
         self._recent.clear()
         while self._runs and len(self._runs[-1]) < 2 * len(new):
-            # Two sorted runs: this sort finds and merges them.
-            new = np.concatenate([np.asarray(self._runs.pop()), new])
-            new.sort(kind="stable")
-        self._runs.append(memoryview(new))
-
-
-def _is_in(run: memoryview, number: int) -> bool:
-    position = bisect.bisect_left(run, number)
-    return position < len(run) and bool(run[position] == number)
+            both = np.concatenate([self._runs.pop(), new])
+            both.sort(kind="stable")  # which finds the two sorted runs and merges them
+            new = array("q", both.tobytes())
+        self._runs.append(new)

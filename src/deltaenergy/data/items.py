@@ -201,7 +201,8 @@ def from_reference(id: str, reference: str, label: str | None = None, domain: st
         if "problem" in fields:
             return ImageItem(id, None, label, domain, str(fields["problem"]))
         if "file" in fields:
-            content = (Slice if "offset" in fields else ParquetCell)(**{**fields, "file": _file_of(fields["file"])})
+            kind: Any = Slice if "offset" in fields else ParquetCell
+            content = kind(**{**fields, "file": _file_of(fields["file"])})
         else:
             content = _file_of(fields)
         return ImageItem(id, content, label, domain)

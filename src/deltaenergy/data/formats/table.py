@@ -194,7 +194,8 @@ def _labelled(table: _Table, wanted: Sequence[_Names]) -> Iterator[tuple[int, _R
     label_column = find_column(table.columns, LABEL_COLUMNS)
     label_names = None if label_column is None else table.names(label_column)
     for number, row in enumerate(table.rows([*wanted, LABEL_COLUMNS, DOMAIN_COLUMNS]), start=1):
-        label = domain = None
+        label: str | None = None
+        domain: str | None = None
         if isinstance(row, dict):
             label, domain = _label(_cell(row, LABEL_COLUMNS), label_names), optional_text(_cell(row, DOMAIN_COLUMNS))
         yield number, row, label, domain

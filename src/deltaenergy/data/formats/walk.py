@@ -134,7 +134,8 @@ def list_folder(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = Fal
 
 def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
     suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 (a Path per name is slow)
-    is_named, linked, problem = suffix in EXTENSIONS, entry.is_symlink(), None
+    is_named, linked = suffix in EXTENSIONS, entry.is_symlink()
+    problem: str | None = None
     try:
         if entry.is_dir():
             kind = EntryKind.FOLDER
@@ -142,7 +143,8 @@ def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> Folder
             kind = EntryKind.IMAGE if is_named or (not suffix and _begins_as_image(path)) else EntryKind.OTHER
         else:
             mode = os.stat(path).st_mode  # noqa: PTH116 (an error for a link that leads nowhere)
-            kind, problem = (EntryKind.IMAGE, what_it_is(mode)) if is_named else (EntryKind.OTHER, None)
+            kind = EntryKind.IMAGE if is_named else EntryKind.OTHER
+            problem = what_it_is(mode) if is_named else None
     except OSError as error:
         kind, problem = EntryKind.IMAGE if is_named else EntryKind.CLOSED, why_not_reached(path, error)
     return FolderEntry(LocalFile(path), kind, parts, linked, problem)

@@ -161,16 +161,11 @@ def _has_bytes(kind: pa.DataType) -> bool:
 
 @dataclass
 class _Position:
-    """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
-
-    A second reader starts inside a batch, which must not have to be read again.
-    """
+    """Where a row group is being read: `row` is the next one of the file."""
 
     group: int
     row: int
     batches: Iterator[pa.RecordBatch]
-    start: int
-    last: pa.Array | None = None
 
 
 class ColumnReader:
@@ -191,41 +186,23 @@ class ColumnReader:
         self.damaged: dict[int, tuple[int, str]] = {}
 
     def cell(self, row: int) -> Any:
-        with self.lock:
-            array, start = self._batch(row)
-        return array[row - start].as_py()
-
-    def _batch(self, row: int) -> tuple[pa.Array, int]:
-        for start in reversed(self.kept):
-            if start <= row < start + len(self.kept[start]):
-                self.kept.move_to_end(start)
-                return self.kept[start], start
         if not 0 <= row < self.starts[-1]:
             raise UnreadableImage(f"the table has {self.starts[-1]} rows: it changed after it was listed")
+        with self.lock:
+            while True:
+                for start, array in reversed(self.kept.items()):
+                    if start <= row < start + len(array):
+                        self.kept.move_to_end(start)
+                        return array[row - start].as_py()
+                self._read_towards(row)
+
+    def _read_towards(self, row: int) -> None:
+        """Read one more batch on the way to a row that is not kept."""
         group = bisect.bisect_right(self.starts, row) - 1
         first, reason = self.damaged.get(group, (self.starts[-1], ""))
         if row >= first:
             raise UnreadableImage(reason)
         position = self._nearest(group, row)
-        while row >= position.row:
-            self._advance(position)
-        return position.last, position.start
-
-    def _nearest(self, group: int, row: int) -> _Position:
-        """The position from which the way to `row` is shortest, a new one if there is none before it."""
-        before = [position for position in self.positions if position.group == group and position.start <= row]
-        if before:
-            position = max(before, key=lambda position: position.start)
-            self.positions.remove(position)
-        else:
-            rows, size = self.sizes[group]
-            count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
-            batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
-            position = _Position(group, self.starts[group], batches, self.starts[group])
-        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
-        return position
-
-    def _advance(self, position: _Position) -> None:
         try:
             array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
@@ -236,20 +213,40 @@ class ColumnReader:
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
             why = "it ends there" if isinstance(error, StopIteration) else first_line(error)[:100]
             reason = f"the table is damaged from row {position.row} on ({why})"
-            self.damaged[position.group] = (position.row, reason)
+            self.damaged[group] = (position.row, reason)
             raise UnreadableImage(reason) from error
-        position.start, position.row, position.last = position.row, position.row + len(array), array
         self.decoded += len(array)
-        if position.row >= self.starts[position.group + 1]:
+        self._keep(position.row, array)
+        position.row += len(array)
+        if position.row >= self.starts[group + 1]:
             self.positions.remove(position)  # it leads nowhere, and keeps the last page
-        self._keep(position.start, array)
+
+    def _nearest(self, group: int, row: int) -> _Position:
+        """The position from which the way to `row` is shortest, a new one if there is none before it."""
+        before = [position for position in self.positions if position.group == group and position.row <= row]
+        if before:
+            position = max(before, key=lambda position: position.row)
+            self.positions.remove(position)
+        else:
+            rows, size = self.sizes[group]
+            count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
+            batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
+            position = _Position(group, self.starts[group], batches)
+        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
+        return position
 
     def _keep(self, start: int, array: pa.Array) -> None:
+        """Keep a batch, and of the others those used last. One that a position has just left stays: who comes to it
+        later starts inside it.
+        """
         self.kept[start] = array
-        self.kept.move_to_end(start)
+        left = {start + len(array), *(position.row for position in self.positions)}
         total = sum(kept.nbytes for kept in self.kept.values())
-        while total > self._kept_bytes and len(self.kept) > _FEW:
-            total -= self.kept.popitem(last=False)[1].nbytes
+        for first, kept in list(self.kept.items()):
+            if total <= self._kept_bytes or len(self.kept) <= _FEW:
+                break
+            if first + len(kept) not in left:
+                total -= self.kept.pop(first).nbytes
 
 
 _readers: LruCache[tuple[File, str], ColumnReader] = LruCache(_FILES)

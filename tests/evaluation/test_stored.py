@@ -21,8 +21,7 @@ from deltaenergy.evaluation.disagreement import pooled_scores
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
-from deltaenergy.store.items import StoredItems
-from deltaenergy.store.store import Store
+from deltaenergy.store.store import Store, StoredItems
 from tests.colours import ColourModel, paint_sets
 
 CLASSES = ["red", "green", "blue"]
@@ -88,11 +87,9 @@ def test_items_are_those_of_the_store(folder):
         items[len(items)]
 
 
-def test_hashes_of_ids_are_given_once_and_not_held(folder):
+def test_hashes_of_ids_come_by_shard_and_are_not_held(folder):
     items = StoredItems(Store.open(folder / "known.store"))
-    assert items.release_hashes().tolist() == [hash(item.id) for item in items]
-    with pytest.raises(RuntimeError, match="gone"):
-        items.release_hashes()
+    assert np.concatenate(list(items.id_hashes())).tolist() == [hash(item.id) for item in items]
 
 
 def test_what_is_the_same_for_all_images_of_a_set_is_not_stored_for_each(classifier, folder):

@@ -1,7 +1,7 @@
 """Images -> features -> similarities -> scores, batch by batch, for any number of scores at once.
 
     scorers = bind(classifier, scores)
-    encoded = encode(classifier, scorers, images, hold=True)       # encoded once; features are held for further passes
+    encoded = Encoded(classifier, scorers, source, hold=True)      # encoded once; features are held for further passes
     fitted = cross_fit(scorers, known_images([encoded], scorers))  # those that must learn from known images
     scored = score_all(encoded, fitted, known=True)
 
@@ -37,7 +37,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch, stream_batches
 from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.source import Source, as_source, has_pixels
+from deltaenergy.source import Source, has_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -158,7 +158,7 @@ NOTHING_SCORED = Scored([], [], np.zeros(0, np.int64), np.zeros(0, np.float32), 
 def stream_scores(
     classifier: Classifier,
     scores: Sequence[Score | AnyScorer],
-    images: Any,
+    source: Source,
     *,
     top_k: int = 1,
     batch_size: int = 32,
@@ -169,14 +169,14 @@ def stream_scores(
     For scores that learn from known images, pass fitted scorers; for cross-fitted scorers these are new images. With
     `top_k` above 1, each image has that many of the closest classes, or all if there are fewer.
     """
-    encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
+    encoded = Encoded(classifier, scores, source, batch_size=batch_size, progress=progress)
     return score(encoded, bind(classifier, scores), top_k=top_k)
 
 
 def score_images(
     classifier: Classifier,
     scores: Sequence[Score | AnyScorer],
-    images: Any,
+    source: Source,
     *,
     keep_features: bool = False,
     keep_items: bool = True,
@@ -185,7 +185,7 @@ def score_images(
     progress: Progress | None = None,
 ) -> Scored:
     """The results of `stream_scores` in one. If the number of images is `expected`, arrays need not be moved."""
-    encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
+    encoded = Encoded(classifier, scores, source, batch_size=batch_size, progress=progress)
     scorers = bind(classifier, scores)
     return score_all(encoded, scorers, keep_features=keep_features, keep_items=keep_items, expected=expected)
 
@@ -209,21 +209,24 @@ def needs_of_images(classifier: Classifier, scores: Iterable[Score]) -> frozense
 
 
 class Encoded:
-    """Images as batches of features, which can be read several times.
+    """Images as batches of features, which can be read several times, checked to suit a classifier and scores.
 
-    With `hold`, the first pass keeps the features of images, which is cheaper than encoding them again. Arrays and
-    feature stores are read again, and images are encoded again if patches or pixels are needed.
+    They are read in the first pass. With `hold`, it keeps the features of images, which is cheaper than encoding them
+    again. Arrays and feature stores are read again, and images are encoded again if patches or pixels are needed.
     """
 
     def __init__(
         self,
         classifier: Classifier,
+        scores: Iterable[Score | AnyScorer],
         source: Source,
         *,
         hold: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> None:
+        plain = [score.score if isinstance(score, CrossFitted) else score for score in scores]
+        check_runnable(plain, Given.of([source], classifier))
         classifier.check_takes(source)
         self.classifier, self._source, self._batch_size = classifier, source, batch_size
         self._progress = progress  # called in the first pass
@@ -256,22 +259,6 @@ class Encoded:
         self._held = held
 
 
-def encode(
-    classifier: Classifier,
-    scores: Iterable[Score | AnyScorer],
-    images: Any,
-    *,
-    hold: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> Encoded:
-    """The images for a classifier, checked to suit all these scores; they are read in the first pass."""
-    source = as_source(images)
-    plain = [score.scorers[0] if isinstance(score, CrossFitted) else score for score in scores]
-    check_runnable(plain, Given.of([source], classifier))
-    return Encoded(classifier, source, hold=hold, batch_size=batch_size, progress=progress)
-
-
 def score(
     encoded: Encoded,
     scorers: Sequence[AnyScorer],
@@ -288,7 +275,7 @@ def score(
     def scored_batches() -> Iterator[Scored]:
         row = 0
         for batch in batches:
-            scored, _ = _score_batch(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
+            scored, _ = score_encoded(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
             yield scored
             row += len(batch.items)
 
@@ -307,7 +294,7 @@ def score_all(
     """The results of `score` in one. If the number of images is `expected`, arrays need not be moved."""
     model = encoded.classifier.model
     none = EncodedBatch([], None, torch.zeros(0, model.feature_dim, device=model.device), None, [])
-    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known)
+    empty, _ = score_encoded(encoded.classifier, scorers, none, 0, known=known)
     parts: Iterable[Scored] = chain([empty], score(encoded, scorers, known=known))
     if not keep_features:
         parts = (replace(part, features=None) for part in parts)
@@ -329,13 +316,6 @@ def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bo
             )
             for scorer in scorers
         }
-
-
-def score_encoded(
-    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
-) -> tuple[Scored, torch.Tensor]:
-    """Results for encoded images, and their similarities (N, K)."""
-    return _score_batch(classifier, scorers, batch, 0)
 
 
 @dataclass(frozen=True)
@@ -464,16 +444,16 @@ def deal_folds(labels: Sequence[str | int | None], *, measured: bool = True) -> 
     return folds
 
 
-def _score_batch(
+def score_encoded(
     classifier: Classifier,
     scorers: Sequence[AnyScorer],
     batch: EncodedBatch,
-    first_row: int,
+    first_row: int = 0,
     *,
     known: bool = False,
     top_k: int = 1,
 ) -> tuple[Scored, torch.Tensor]:
-    """Results of one batch, whose first image is row `first_row` of all images, and the similarities (N, K)."""
+    """Results of encoded images, whose first is row `first_row` of all images, and their similarities (N, K)."""
     row, few = first_row, min(top_k, len(classifier.classes))
     tops: list[torch.Tensor] = []
     shares: list[torch.Tensor] = []

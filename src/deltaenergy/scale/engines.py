@@ -26,6 +26,7 @@ from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch, check_features
 from deltaenergy.scoring import score_encoded, stream_scores
+from deltaenergy.source import as_source
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import ShardRecord, read_arrays, with_arrays
@@ -78,7 +79,7 @@ class BatchScorer:
         else:
             items, errors = _images(table)
             found = stream_scores(
-                detector.classifier, [detector.scorer], items, batch_size=self._batch_size, progress=_silent
+                detector.classifier, [detector.scorer], as_source(items), batch_size=self._batch_size, progress=_silent
             )
         failed = [{"path": str(row), "error": error} for row, error in errors.items()]
         tables = [with_errors(detector.judge(scored)) for scored in found]

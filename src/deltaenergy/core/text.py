@@ -80,6 +80,16 @@ def some_names(names: Sequence[str]) -> str:
     return shown if len(names) <= _NAMES_SHOWN else f"{shown}, …"
 
 
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Names with commas, as in a message: the first ones and the number of the others.
+
+    >>> listed(["dog", "cat", "horse"], 2)
+    'dog, cat and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def in_table(kind: str, facts: Mapping[str, object]) -> str:
     """Facts as an HTML table, escaped."""
     rows = "".join(

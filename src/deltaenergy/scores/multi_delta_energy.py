@@ -72,8 +72,8 @@ class MultiDeltaEnergy(Score):
     taus: tuple[Positive, ...] = TAUS
     cs: tuple[Count, ...] = CS
 
-    def check(self) -> None:
-        """As many τ as c."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _check_lengths(taus=self.taus, cs=self.cs)
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:

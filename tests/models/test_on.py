@@ -18,7 +18,7 @@ def test_any_order(words: tuple[str, ...]) -> None:
 
 def test_what_is_not_named_is_left_to_load_model() -> None:
     assert On.of("auto") == On() == On.of(On())
-    assert On.of("batch=8") == On(batch_size=8) and not On.of("batch=8").names_a_place
+    assert On.of("batch=8") == On(batch=8) and not On.of("batch=8").names_a_place
     assert On.of("int8").names_a_place
 
 

@@ -296,11 +296,15 @@ def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) ->
     return cls(**{**values, **(params or {})})
 
 
-@functools.cache
 def parameters_of(cls: Any, *, rules: bool = False) -> dict[str, Any]:
     """The hyper-parameters of `cls` with their types, on request with bounds and other rules; without fields marked
     `spec=False`.
     """
+    return _annotations(cls, rules)
+
+
+@functools.cache
+def _annotations(cls: Any, rules: bool) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=rules)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.metadata.get("spec", True)}
 

@@ -34,7 +34,7 @@ WORDS = {
     "batch=N": "batch",
 }
 _NUMBERED = re.compile(r"(?P<device>[a-z]+):[0-9]{1,3}")
-LARGEST_BATCH = 2**31 - 1
+BATCH_SIZE, LARGEST_BATCH = 32, 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class On:
     device: str = "auto"
     backend: str | None = None
     precision: str = "auto"
-    batch_size: int = 32
+    batch: int | None = None
 
     @classmethod
     def of(cls, words: str | On) -> On:
@@ -69,6 +69,11 @@ class On:
             from deltaenergy.models.backends import check_backend
 
             check_backend(self.backend or "torch", self.precision, calibration_images)
+
+    @property
+    def batch_size(self) -> int:
+        """Images per batch, by default 32."""
+        return self.batch or BATCH_SIZE
 
     @property
     def names_a_place(self) -> bool:
@@ -103,7 +108,7 @@ def _read(word: str, words: str) -> tuple[str, str | int]:
     if equals and name == "batch":
         if not (number.isascii() and number.isdigit()) or not 1 <= int(number[:12]) <= LARGEST_BATCH:
             raise InputError(f"`on` {words!r}: batch must be a whole number from 1 to {LARGEST_BATCH:,}.")
-        return "batch_size", int(number)
+        return "batch", int(number)
     numbered = _NUMBERED.fullmatch(word)
     if word in WORDS or (numbered is not None and numbered["device"] in DEVICES[2:]):
         return WORDS.get(word, "device"), word

@@ -179,7 +179,7 @@ class WatchingPatches(Watching):
     """Asks for patches."""
 
     name = "watching-patches"
-    requires = frozenset({Need.PATCHES})
+    needs = frozenset({Need.PATCHES})
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class FittedOnPatches(WatchingPatches):
     """Learns from the patches of ID images."""
 
     name = "fitted-on-patches"
-    requires = frozenset({Need.PATCHES, Need.ID_DATA})
+    needs = frozenset({Need.PATCHES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """Their mean."""
@@ -285,7 +285,7 @@ class Seen(Score):
 
     name = "seen"
     summary = formula = paper = "none"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         return {"known": inputs.features.clone()}
@@ -418,7 +418,7 @@ class Remembers(Score):
 
     name = "remembers"
     summary = formula = paper = "none"
-    requires = frozenset({Need.ID_DATA})
+    needs = frozenset({Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         assert inputs.compared is not None

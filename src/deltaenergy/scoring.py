@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -84,6 +84,7 @@ class CrossFitted:
 
 
 AnyScorer = Scorer | CrossFitted
+Bound = TypeVar("Bound", bound=AnyScorer)
 
 
 @dataclass(frozen=True)
@@ -93,25 +94,32 @@ class Scored:
     Attributes:
         items: the images that were read; empty if not stored.
         unreadable: the unreadable images, and why.
-        predicted: position of the closest class.
-        confidence: softmax probability of that class at the model's own temperature.
+        top: positions of the closest classes (N, k), best first; k is 1 without `top_k`.
+        top_confidence: their softmax probabilities (N, k) at the model's own temperature.
         values: by the `spec` of each score.
         features: unit features (N, D), if stored.
         similarity: of the closest class.
-        top, top_confidence: positions and probabilities of the closest classes (N, k), best first, with `top_k`.
         by_fold: by spec of a `FoldScorer`, the score of each fold (N, F); its value is their mean.
     """
 
     items: Sequence[ImageItem]
     unreadable: list[Unreadable]
-    predicted: Ints
-    confidence: npt.NDArray[np.float32]
+    top: Ints
+    top_confidence: npt.NDArray[np.float32]
     values: Mapping[str, Floats]
     features: npt.NDArray[np.float32] | None = None
-    top: Ints | None = None
-    top_confidence: npt.NDArray[np.float32] | None = None
     similarity: npt.NDArray[np.float32] | None = None
     by_fold: Mapping[str, Floats] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> Ints:
+        """Position of the closest class."""
+        return self.top[:, 0]
+
+    @property
+    def confidence(self) -> npt.NDArray[np.float32]:
+        """Its probability."""
+        return self.top_confidence[:, 0]
 
     def take(self, rows: Ints) -> Scored:
         """Some of the images that were read; `unreadable` stays complete."""
@@ -136,7 +144,7 @@ class Scored:
     def _arrays(self) -> dict[tuple[str, str], npt.NDArray[Any]]:
         """All arrays, by the name of their field, and the score if there are several."""
         found: dict[tuple[str, str], npt.NDArray[Any]] = {}
-        for name in ("predicted", "confidence", "features", "top", "top_confidence", "similarity"):
+        for name in ("top", "top_confidence", "features", "similarity"):
             if (array := getattr(self, name)) is not None:
                 found[name, ""] = array
         return found | {
@@ -152,7 +160,7 @@ class Scored:
         return replace(self, items=items, unreadable=unread, **whole)
 
 
-NOTHING_SCORED = Scored([], [], np.zeros(0, np.int64), np.zeros(0, np.float32), {})
+NOTHING_SCORED = Scored([], [], np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32), {})
 
 
 def stream_scores(
@@ -190,11 +198,7 @@ def score_images(
     return score_all(encoded, scorers, keep_features=keep_features, keep_items=keep_items, expected=expected)
 
 
-@overload
-def bind(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Scorer]: ...
-@overload
-def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> list[AnyScorer]: ...
-def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> Sequence[AnyScorer]:
+def bind(classifier: Classifier, scores: Iterable[Score | Bound]) -> list[Scorer | Bound]:
     """Scores bound to `classifier`; scorers must already be."""
     scorers = [score.bind(classifier) if isinstance(score, Score) else score for score in scores]
     for scorer in scorers:
@@ -478,16 +482,13 @@ def score_encoded(
                 else:
                     values[scorer.spec].append(_apply(scorer, inputs, filled, row, known=known))
             row += rows
-    closest, probable = _array(tops, np.int64).reshape(-1, few), _array(shares, np.float32).reshape(-1, few)
     scored = Scored(
         items=batch.items,
         unreadable=batch.unreadable,
-        predicted=closest[:, 0],
-        confidence=probable[:, 0],
+        top=_array(tops, np.int64).reshape(-1, few),
+        top_confidence=_array(shares, np.float32).reshape(-1, few),
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
         features=batch.features.float().cpu().numpy(),
-        top=closest if top_k > 1 else None,
-        top_confidence=probable if top_k > 1 else None,
         similarity=_array(nearest, np.float32),
         by_fold={spec: _array(parts, np.float64).reshape(-1, folded[spec]) for spec, parts in by_fold.items()},
     )

@@ -360,7 +360,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     @dataclass(frozen=True)
     class PatchMean(Score):
         name = "patch-mean"
-        requires = frozenset({Need.PATCHES})
+        needs = frozenset({Need.PATCHES})
 
         def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.patches is not None
@@ -369,7 +369,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     @dataclass(frozen=True)
     class PixelMean(Score):
         name = "pixel-mean"
-        requires = frozenset({Need.PIXELS})
+        needs = frozenset({Need.PIXELS})
 
         def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.pixels is not None

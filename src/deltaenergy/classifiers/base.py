@@ -163,9 +163,9 @@ class Classifier(HasRepr, nn.Module):
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
-    def __call__(self, x: Inputs) -> Outputs:
-        outputs: Outputs = super().__call__(x)
-        return outputs
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Inputs) -> Outputs: ...
 
     def texts(self) -> torch.Tensor:
         """The class texts (K, D) under the present parameters, with gradients."""
@@ -352,7 +352,6 @@ class Classifier(HasRepr, nn.Module):
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Load parameters and buffers from a file, after checking names, shapes, types and values."""
-        self.fit_shapes(tensors)
         what = f"The saved state of {self.method.spec!r}"
         try:
             self.load_state_dict(dict(tensors))
@@ -365,9 +364,6 @@ class Classifier(HasRepr, nn.Module):
         self.requires_grad_(False)
         self.build_derived()
         return self
-
-    def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Called before `restore`: allocate tensors whose size does not follow from the settings."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:

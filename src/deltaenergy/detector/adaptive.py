@@ -90,18 +90,8 @@ class AdaptiveDetector:
 
     def _judge(self, batch: Scored) -> Verdicts:
         values = batch.values.get(self.adapter.spec, np.zeros(0))
-        return Verdicts(
-            [item.id for item in batch.items],
-            self.classifier.classes,
-            batch.predicted.reshape(-1, 1),
-            batch.confidence.astype(np.float64).reshape(-1, 1),
-            self.adapter.spec,
-            values,
-            np.full(len(values), np.nan),
-            None if self.threshold is None else ~(values >= self.threshold),
-            batch.unreadable,
-            items=batch.items,
-        )
+        rejected = None if self.threshold is None else ~(values >= self.threshold)
+        return Verdicts.of(batch, self.classifier.classes, self.adapter.spec, rejected)
 
     def _adapt(self, memory: Memory, batches: Iterator[Scored]) -> Iterator[Scored]:
         for batch in batches:

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import Model
 
+# Threads that share a detector compute its texts once.
+_BINDING = threading.Lock()
+
 
 class Detector(HasRepr):
     """Classifies images and rejects those that belong to none of the classes.
@@ -96,14 +99,6 @@ class Detector(HasRepr):
         self.class_accuracy: ClassAccuracy | None = None
         # Bound on first use: negative labels take minutes.
         self._scorer = self.score.bind(classifier, state=state) if state else None
-        self._binding = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # For other processes of the same program: a lock cannot be sent.
-        return {name: value for name, value in self.__dict__.items() if name != "_binding"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _binding=threading.Lock())
 
     @classmethod
     def from_names(
@@ -353,23 +348,9 @@ class Detector(HasRepr):
         if count and known is not None:
             compared, named = self.values_of(scored), self._first[scored.predicted]
             p_values, rejected = known.p_values(compared, named), known.rejects(compared, named)
-        top, shares = scored.top, scored.top_confidence
-        if top is None or shares is None:
-            width = 1 if count else min(top_k, len(self.classifier.classes))
-            top, shares = scored.predicted.reshape(-1, width), scored.confidence.reshape(-1, width)
-        return Verdicts(
-            [item.id for item in scored.items],
-            self.classifier.classes,
-            top,
-            shares.astype(np.float64),
-            spec,
-            scored.values.get(spec, np.zeros(0)),
-            p_values,
-            rejected,
-            scored.unreadable,
-            items=scored.items,
-            more_like=() if rejected is None else self._more_like(scored, rejected | (p_values <= (fdr or 0))),
-        )
+        more_like = () if rejected is None else self._more_like(scored, rejected | (p_values <= (fdr or 0)))
+        verdicts = Verdicts.of(scored, self.classifier.classes, spec, rejected, top_k)
+        return replace(verdicts, p_values=p_values, more_like=more_like)
 
     def _more_like(self, scored: Scored, asked: npt.NDArray[np.bool_]) -> list[str | None]:
         """The word with the largest cosine for each image, if the score has words and features were stored."""
@@ -497,9 +478,9 @@ class Detector(HasRepr):
 
     def prepare(self, progress: Progress | None = None) -> Detector:
         """Compute the score's text features now, not with the first image: negative labels take minutes."""
-        with self._binding:
-            if self._scorer is None:
-                self._scorer = self.score.bind(self.classifier, progress)
+        if self._scorer is None:
+            with _BINDING:
+                self._scorer = self._scorer or self.score.bind(self.classifier, progress)
         return self
 
     @property

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from deltaenergy.scoring import Scored
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdicts(HasRepr, Sequence[Verdict]):
@@ -55,6 +57,30 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     fdr: float | None = None
     items: Sequence[ImageItem] = ()
     more_like: Sequence[str | None] = ()
+
+    @classmethod
+    def of(
+        cls,
+        scored: Scored,
+        classes: Sequence[str],
+        score_name: str,
+        is_ood: npt.NDArray[np.bool_] | None,
+        top_k: int = 1,
+    ) -> Verdicts:
+        """Verdicts from the results of a score, without p-values; if there are none, `top_k` is their width."""
+        width = scored.top.shape[1] if len(scored.top) else min(top_k, len(classes))
+        return cls(
+            [item.id for item in scored.items],
+            classes,
+            scored.top.reshape(-1, width),
+            scored.top_confidence.astype(np.float64).reshape(-1, width),
+            score_name,
+            scored.values.get(score_name, np.zeros(0)),
+            np.full(len(scored.top), np.nan),
+            is_ood,
+            scored.unreadable,
+            items=scored.items,
+        )
 
     @classmethod
     def concat(cls, parts: Iterable[Verdicts], *, keep_items: bool = False) -> Verdicts:

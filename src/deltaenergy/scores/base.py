@@ -116,18 +116,17 @@ class Score(Settings):
 
     A subclass implements `compute`. A score with text features (mined negatives) implements `prepare`, a score that is
     fitted on ID data `learn`; both return tensors by name, which `compute` finds in `scorer.state` and which are saved
-    with a detector. `requires` is what it always needs; needs that depend on parameters go into the property `needs`.
+    with a detector.
     """
 
     kind: ClassVar[str] = "score"
-    requires: ClassVar[frozenset[Need]] = frozenset()
     # The tuning method whose classifiers it needs, if it is a method's own score.
     own_to: ClassVar[str | None] = None
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it needs beyond similarities."""
-        return self.requires
+        """What it needs beyond similarities: an attribute of the class, or a property if it depends on parameters."""
+        return frozenset()
 
     @property
     def needs_images(self) -> bool:

@@ -68,7 +68,7 @@ class MultiDeltaEnergy(Score):
     summary = "ΔEnergies at several temperatures, standardised on ID data and added"
     formula = "Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m"
     paper = "this project"
-    requires = frozenset({Need.ID_DATA})
+    needs = frozenset({Need.ID_DATA})
     taus: tuple[Positive, ...] = TAUS
     cs: tuple[Count, ...] = CS
 

@@ -350,6 +350,7 @@ def known_images(
     Of each set it is all images, or one image in `every[set]`.
     """
     unfitted = [scorer for scorer in scorers if not scorer.fitted]
+    who = ", ".join(scorer.spec for scorer in unfitted)
     needs = frozenset[Need]().union(*(scorer.score.needs for scorer in unfitted))
     parts: list[ScoreInputs] = []
     rows: list[Ints] = []
@@ -370,7 +371,6 @@ def known_images(
             images, done = images + count, done + count
     if not parts:
         first = f"; the first is {unreadable[0].id}: {unreadable[0].reason}" if unreadable else ""
-        who = ", ".join(scorer.spec for scorer in unfitted)
         raise InputError(f"{who} needs at least one readable known image to learn from{first}.")
     inputs = ScoreInputs.join(parts)
     if Need.LABELS in needs:
@@ -388,13 +388,10 @@ def _taught(
     with torch.inference_mode():
         for _, inputs in _blocks(classifier, batch):
             count = len(inputs.features)
-            # Outputs may have texts of each image.
-            compared = None if inputs.outputs is None else inputs.outputs.features
-            if compared is not None and _same_tensor(compared, inputs.features):
-                compared = inputs.features
             patches = inputs.patches if Need.PATCHES in needs else None
             pixels = inputs.pixels if Need.PIXELS in needs else None
-            kept = replace(inputs, outputs=None, compared=compared, patches=patches, pixels=pixels)
+            # Outputs may have texts of each image.
+            kept = replace(inputs, outputs=None, patches=patches, pixels=pixels)
             yield kept if step == 1 else kept.take(list(range((start - done) % step, count, step)))
             done += count
 
@@ -516,18 +513,12 @@ def _apply(
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
     """Parts of a batch, each as it is and filled up (`Classifier.compare`)."""
     for rows, features, outputs in classifier.compare(batch):
-        filled = ScoreInputs(outputs.similarities, features, outputs=outputs)
+        filled = ScoreInputs(outputs.similarities, features, outputs=outputs, compared=outputs.features)
         count = rows.stop - rows.start
         patches, pixels = (None if part is None else part[rows] for part in (batch.patches, batch.pixels))
         whole = len(features) == count
         inputs = replace(filled if whole else filled.take(slice(count)), patches=patches, pixels=pixels)
         yield inputs if whole else filled, inputs
-
-
-def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors share the same memory."""
-    same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
-    return same and one.data_ptr() == other.data_ptr()
 
 
 def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:

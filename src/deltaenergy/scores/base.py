@@ -44,8 +44,8 @@ class ScoreInputs:
         pixels: preprocessed images (N, 3, H, W).
         outputs: of the classifier, for scores that use its own features or negatives.
         labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
-        compared: the features (N, D) that the classifier compares with its texts, if outputs were not kept; the same
-            tensor as `features` if it does not change them.
+        compared: the features (N, D) that the classifier compares with its texts, which stay if outputs are not kept;
+            the same tensor as `features` if it does not change them.
     """
 
     similarities: torch.Tensor

@@ -15,11 +15,12 @@ import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from deltaenergy.errors import InputError, did_you_mean
 
 T = TypeVar("T")
+Named = TypeVar("Named", bound=type)
 
 
 class Registry(Generic[T]):
@@ -53,6 +54,12 @@ class Registry(Generic[T]):
         if taken is not entry:
             raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
         return entry
+
+    def register(self, cls: Named) -> Named:
+        """Class decorator: `add` a class under its `name`."""
+        entry: Any = cls
+        self.add(entry.name, entry)
+        return cls
 
     def get(self, name: str) -> T:
         """The entry named `name`, or an error that suggests the nearest names."""

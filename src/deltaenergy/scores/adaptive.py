@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -25,8 +25,6 @@ from deltaenergy.scores.negatives.mining import WordPool
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
-
-AdapterType = TypeVar("AdapterType", bound="type[Adapter]")
 
 
 class Memory(ABC):
@@ -60,12 +58,6 @@ class Adapter(WordPool, ABC):
 
 
 ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores")
-
-
-def register_adapter(cls: AdapterType) -> AdapterType:
-    """Class decorator: register `cls` under its `name`."""
-    ADAPTERS.add(cls.name, cls)
-    return cls
 
 
 def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from deltaenergy.core.registry import Registry
 from deltaenergy.core.specs import Named, build, parse
@@ -13,7 +13,6 @@ from deltaenergy.scores.base import Score
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
-ScoreType = TypeVar("ScoreType", bound="type[Score]")
 # The default: best in docs/tables/default_score.py on held-out tests, above mcm on CLIP and on `lite`, on near and far
 # unknowns. It is not fitted, so it needs no ID images, but a text tower for its words.
 DEFAULT_SCORE = "delta-energy+words"
@@ -40,12 +39,7 @@ def _check(name: str, cls: type[Score]) -> None:
 SCORES: Registry[type[Score]] = Registry(
     "score", package="deltaenergy.scores", group="deltaenergy.scores", check=_check
 )
-
-
-def register_score(cls: ScoreType) -> ScoreType:
-    """Class decorator: register `cls` under its `name`."""
-    SCORES.add(cls.name, cls)
-    return cls
+register_score = SCORES.register
 
 
 def list_scores() -> list[str]:

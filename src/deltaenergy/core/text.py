@@ -61,6 +61,15 @@ def to_cell(text: str) -> str:
     return f"'{shown}" if _FORMULA.match(text) else shown
 
 
+def from_cell(cell: str) -> str:
+    """A name from a cell of a CSV file, where an apostrophe keeps spreadsheets from reading it as a formula.
+
+    >>> from_cell("'=1+1.png")
+    '=1+1.png'
+    """
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'")[:1] in {"=", "+", "-", "@"} else cell
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 

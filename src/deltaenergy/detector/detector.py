@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import Model
 
+# p-values are fractions with the number of calibration images; text has all their digits.
+_SAME_P = 1e-9
 # Threads that share a detector compute its texts once.
 _BINDING = threading.Lock()
 
@@ -425,6 +427,31 @@ class Detector(HasRepr):
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, best first, without verdicts."""
         return self.classifier.top_k(images, k, batch_size=batch_size)
+
+    def check_made(self, verdicts: Verdicts) -> None:
+        """Raise `InputError` if the table's p-values are not this detector's for its scores.
+
+        A table without p-values is also refused.
+        """
+        if isinstance(self.calibration, NamesRule):  # which gives no p-values
+            if verdicts.score_name != self.score.spec:
+                raise InputError(
+                    f"The table has scores of {verdicts.score_name!r}, and the detector {self.score.spec!r}."
+                )
+            return
+        p_values, scores = verdicts.p_values, verdicts.scores
+        missing = np.flatnonzero(np.isnan(p_values))
+        if len(missing):
+            raise InputError(
+                f"The table has no p-value for {verdicts.paths[missing[0]]}, so nothing shows that this detector made "
+                "it: write it with `deltaenergy score` and this detector."
+            )
+        wrong = np.flatnonzero(np.abs(self.p_values(scores) - p_values) > _SAME_P)
+        if len(wrong):
+            raise InputError(
+                f"The verdicts of the table are not this detector's: {verdicts.paths[wrong[0]]} has "
+                f"p {p_values[wrong[0]]:g}, and the detector gives {self.p_values(scores[wrong[:1]])[0]:g}."
+            )
 
     def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
         """Plot a histogram of the calibration scores, the threshold, and the scores of `verdicts`.

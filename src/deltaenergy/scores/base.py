@@ -251,16 +251,14 @@ class FoldScorer(Scorer):
 
     @classmethod
     def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
-        first = scorers[0]
+        first, states = scorers[0], [scorer.state for scorer in scorers]
         common = {
-            name: tensor
-            for name, tensor in first.state.items()
-            if all(scorer.state[name] is tensor for scorer in scorers)
+            name: tensor for name, tensor in first.state.items() if all(state[name] is tensor for state in states)
         }
         learned = {
             f"{FOLD}{k}.{name}": tensor
-            for k, scorer in enumerate(scorers)
-            for name, tensor in scorer.state.items()
+            for k, state in enumerate(states)
+            for name, tensor in state.items()
             if name not in common
         }
         return cls(first.score, first.classifier, {**common, **learned}, True, tuple(scorers))
@@ -278,7 +276,7 @@ class FoldScorer(Scorer):
             raise InputError(f"What {score.spec!r} learned is not complete: a fold is missing.")
         first = score.bind(classifier, state={**common, **(folds[0] or {})})
         shared = {name: first.state[name] for name in common}
-        others = [replace(score.bind(classifier, state={**shared, **(fold or {})})) for fold in folds[1:]]
+        others = [score.bind(classifier, state={**shared, **(fold or {})}) for fold in folds[1:]]
         return cls.of([first, *others])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -82,7 +82,7 @@ class Registry(Generic[T]):
             return spec
         if not isinstance(spec, str):
             raise InputError(
-                f"{self.what} must be a name such as {self.names()[0]!r}, or an object of {base.__name__}, got {spec!r}."
+                f"{self.what} must be a name, such as {self.names()[0]!r}, or of type {base.__name__}, got {spec!r}."
             )
         parts = parse(spec, self.what)
         name = "+".join(part.name for part in parts)

@@ -187,15 +187,12 @@ def score_images(
     source: Source,
     *,
     keep_features: bool = False,
-    keep_items: bool = True,
-    expected: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
-    """The results of `stream_scores` in one. If the number of images is `expected`, arrays need not be moved."""
+    """The results of `stream_scores` in one."""
     encoded = Encoded(classifier, scores, source, batch_size=batch_size, progress=progress)
-    scorers = bind(classifier, scores)
-    return score_all(encoded, scorers, keep_features=keep_features, keep_items=keep_items, expected=expected)
+    return score_all(encoded, bind(classifier, scores), keep_features=keep_features)
 
 
 def bind(classifier: Classifier, scores: Iterable[Score | Bound]) -> list[Scorer | Bound]:

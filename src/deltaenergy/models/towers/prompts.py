@@ -170,9 +170,9 @@ class LearnedPrompts:
         """Whether the backward pass of a run computes activations again to save memory."""
         return self.tokens(contexts) > self._tokens_at_once
 
-    def activation_bytes(self, contexts: int = 1) -> int:
+    def activation_bytes(self) -> int:
         """About how much autograd keeps of a run at once."""
-        return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
+        return self._bytes_per_token * min(self.tokens(), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
         """Unit features (K, D) from whole prompts."""

@@ -44,7 +44,7 @@ from deltaenergy.store.shard import Manifest, ShardRecord, is_store
 from deltaenergy.store.store import Store, StoredItems
 
 # Images or their contents in memory, or what gives images as they are requested.
-Part: TypeAlias = list[ImageItem] | list[Content] | Callable[[], Iterable[ImageItem]]
+Part: TypeAlias = Sequence[ImageItem] | Sequence[Content] | Callable[[], Iterable[ImageItem]]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pytest
 import typer.main
-from hypothesis import settings
+from hypothesis import settings, strategies
 
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -50,6 +50,12 @@ _COLLECT = gc.get_threshold()
 # that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
 for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
     importlib.import_module(f"deltaenergy.{_module}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis makes its table of characters, and keeps it in a file: 200 MB for a moment, which no worker needs."""
+    if not hasattr(config, "workerinput"):
+        strategies.text().validate()
 
 
 def pytest_collection_finish() -> None:

@@ -17,11 +17,11 @@ from deltaenergy.core.text import counted, visible
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.guarantee import Guarantee
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.detector.score import Scoring
     from deltaenergy.detector.verdict import Counts
     from deltaenergy.detector.verdicts import Verdicts
-    from deltaenergy.stats.thresholds import Guarantee
 
 
 def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = None, json: bool = False) -> None:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -358,10 +359,11 @@ class Detector(HasRepr):
         """The word with the largest cosine for each image, if the score has words and features were stored."""
         found: list[str | None] = [None] * len(asked)
         if isinstance(self.score, DeltaEnergyWords) and scored.features is not None and asked.any():
-            words, features = self.words.kept, self.scorer.state["negatives"].float().cpu().numpy()
-            nearest = (scored.features[asked] @ features.T).argmax(axis=1)
+            # In torch: the threads of NumPy's product would keep cores busy for milliseconds after it.
+            features = torch.from_numpy(scored.features[asked])
+            nearest = (features @ self.scorer.state["negatives"].float().cpu().T).argmax(dim=1)
             for row, position in zip(np.flatnonzero(asked).tolist(), nearest.tolist()):
-                found[row] = words[position]
+                found[row] = self.words.kept[position]
         return found
 
     def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
@@ -490,7 +492,7 @@ class Detector(HasRepr):
         assert self._scorer is not None
         return self._scorer
 
-    @property
+    @cached_property
     def words(self) -> CompetingWords:
         """The words that compete with the classes (`.kept`), and which were removed and why (`.removed`)."""
         if not isinstance(self.score, DeltaEnergyWords):

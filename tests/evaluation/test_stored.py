@@ -20,7 +20,8 @@ from deltaenergy.evaluation import run as run_module
 from deltaenergy.evaluation.disagreement import pooled_scores
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
+from deltaenergy.scoring import Encoded, bind, deal_folds, fit, known_images, score_images
+from deltaenergy.source import as_source
 from deltaenergy.store.store import Store, StoredItems
 from tests.colours import ColourModel, paint_sets
 
@@ -136,8 +137,8 @@ def out_of_fold(classifier, spec, store, every, items=None):
         seen = taught[dealt != fold]
         lesson = features[seen] if items is None else [items[row] for row in seen]
         bound = bind(classifier, [make_score(spec)])
-        scorers = fit(bound, known_images([encode(classifier, bound, lesson)], bound))
-        found = score_images(classifier, scorers, features).values[make_score(spec).spec]
+        scorers = fit(bound, known_images([Encoded(classifier, bound, as_source(lesson))], bound))
+        found = score_images(classifier, scorers, as_source(features)).values[make_score(spec).spec]
         values[scorer_of == fold] = found[scorer_of == fold]
     return values
 

@@ -115,14 +115,17 @@ def _is_pair(entry: Any) -> bool:
 def grouped_sets(
     id_sets: Any, shifted_sets: Any, open_sets: Any, limit: int | None, who: str
 ) -> list[tuple[ImageSet, Group]]:
-    """All sets that `who` was given, each with its group; there must be an ID set, and `limit` a number of images."""
+    """All sets that `who` was given, each with its group; there must be an ID set, and `limit` a number of images.
+
+    Images are listed, so a mistyped path fails at once; stores and features stay.
+    """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
     groups = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
     given = [(image_set, group) for sets, group in groups for image_set in named_sets(sets, group)]
     if not any(group is Group.ID for _, group in given):
         raise InputError(f"{who} needs at least one ID set: images of the classes.")
-    return given
+    return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
@@ -139,11 +142,6 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
                 break
         names[path] = name
     return names
-
-
-def list_sets(given: Iterable[tuple[ImageSet, Group]]) -> list[tuple[ImageSet, Group]]:
-    """The sets with their images listed, so a mistyped path fails at once; stores and features stay."""
-    return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
 def known_items(given: Iterable[tuple[ImageSet, Group]]) -> Iterator[ImageItem]:

@@ -137,7 +137,7 @@ def _decoded_batches(
     workers = _workers(model, len(first), batch_size, reproducible)
     # With several batches at a time, whole batches also wait for the tower.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
-    encode = functools.partial(_encode_batch, model, patches)
+    encode = functools.partial(encode_batch, model, patches)
     # closing: if the caller stops early or the model fails, the threads end at once.
     with contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1)) as decoded:
         gathered = iter(lambda: list(islice(decoded, batch_size)), [])
@@ -304,7 +304,8 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _encode_batch(model: TowerModel, patches: bool, decoded: list[Decoded]) -> EncodedBatch:
+def encode_batch(model: TowerModel, patches: bool, decoded: Sequence[Decoded]) -> EncodedBatch:
+    """One pass of the image tower for decoded images, in this thread."""
     pending = [(item, pixels) for item, pixels in decoded if not isinstance(pixels, str)]
     unreadable = [Unreadable(item.id, problem) for item, problem in decoded if isinstance(problem, str)]
     items = [item for item, _ in pending]

@@ -23,7 +23,7 @@ from deltaenergy.data.items import ImageItem, StoredRow
 from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import stream_scores
-from deltaenergy.source import Features
+from deltaenergy.source import Features, as_source
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import ShardRecord, read_arrays, with_arrays
@@ -70,7 +70,7 @@ class BatchScorer:
         schema = verdict_schema().append(pa.field("error", pa.string()))
         if not len(table):
             return schema.empty_table()
-        ids, items = _ids(table), _items(table, detector.classifier.model)
+        ids, items = _ids(table), as_source(_items(table, detector.classifier.model))
         scored = stream_scores(
             detector.classifier, [detector.scorer], items, batch_size=self._batch_size, progress=_silent
         )

@@ -40,7 +40,7 @@ def score(
     known: o.KnownOption = None,
     keep: o.KeepOption = None,
     fdr: o.FdrOption = None,
-    top_k: Annotated[int, o.count("--top-k", help="Number of closest classes to report per image.")] = 1,
+    top_k: Annotated[int, o.count(help="Number of closest classes to report per image.")] = 1,
     out: TableOption = None,
     report: o.ReportOption = None,
     json: o.JsonOption = False,
@@ -84,8 +84,7 @@ def adapt(
     model: o.ModelOption = None,
     template: o.TemplateOption = None,
     method: Annotated[
-        str,
-        typer.Option("--method", autocompletion=o.completing(lambda: ("adaneg", "tanl")), help="adaneg or tanl."),
+        str, typer.Option(autocompletion=o.completing(lambda: ("adaneg", "tanl")), help="adaneg or tanl.")
     ] = "adaneg",
     known: o.KnownOption = None,
     keep: o.KeepOption = None,

@@ -31,7 +31,7 @@ from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, used_up_its_memory
-from deltaenergy.source import Features, Rows, Source
+from deltaenergy.source import Features, Rows, Source, stores_of
 from deltaenergy.store.store import Shard, Store
 
 if TYPE_CHECKING:
@@ -93,15 +93,14 @@ def stream_batches(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     size = batch_size if patches else max(batch_size, STORED_BATCH)
+    for store in stores_of(source):
+        store.check_model(model)
     match source:
         case Features():
             batches = _feature_batches(model, source)
         case Store():
-            source.check_model(model)
             batches = _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size)
         case Rows():
-            for store in source.stores:
-                store.check_model(model)
             batches = _row_batches(model, source.items, patches, size)
         case _:
             towers = require_towers(model, who)

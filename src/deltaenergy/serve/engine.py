@@ -138,7 +138,7 @@ class Predictor:
         detector = Detector(self.classifier, self.scorer.score, state=self.scorer.state)
         items, count = [ImageItem(str(i), b"") for i in range(len(known))], len(known)
         values = {self.scorer.spec: np.array(known, np.float64)}
-        scored = Scored(items, [], np.zeros(count, np.int64), np.ones(count, np.float32), values)
+        scored = Scored(items, [], np.zeros((count, 1), np.int64), np.ones((count, 1), np.float32), values)
         return detector.calibrate_scored(scored, keep)
 
     def info(self) -> DetectorInfo:

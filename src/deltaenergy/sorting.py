@@ -13,6 +13,7 @@ import contextlib
 import errno
 import filecmp
 import glob
+import itertools
 import json
 import os
 import re
@@ -134,7 +135,7 @@ def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, d
         for item in items_of(verdicts.images):
             _file_of(item, how)
         given = [verdicts.given] if isinstance(verdicts.given, str | os.PathLike) else verdicts.given
-        refuse_inside(into, [folder for text in given for folder in _walked(text)])
+        refuse_inside(into, [one for one in given if isinstance(one, str | os.PathLike)])
     check_writable(into, folder=True, argument="into")
     found = verdicts.collect() if isinstance(verdicts, Scoring) else verdicts
     if found.is_ood is None:
@@ -160,18 +161,6 @@ def _file_of(item: ImageItem, how: str) -> Path:
     if item.problem is not None:
         return Path(item.id)
     raise InputError(f"{item.id} is inside an archive or feature store: unpack it to {how} it, and give the folder.")
-
-
-def _walked(given: Any) -> list[Path]:
-    """The folder that an argument searches for images, if files added there would be found."""
-    if not isinstance(given, str | os.PathLike):
-        return []
-    text, path = os.fspath(given), user_path(given)
-    if not glob.has_magic(text) or os.path.lexists(path):
-        return [path]
-    if "**" not in path.parts:
-        return []
-    return [Path(*path.parts[: next(i for i, part in enumerate(path.parts) if glob.has_magic(part))])]
 
 
 def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:
@@ -207,13 +196,18 @@ def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> S
     return plan
 
 
-def refuse_inside(folder: str | Path, sources: Iterable[str | Path]) -> None:
-    """Raise `InputError` if `folder` is, or is in, a folder that images are read from."""
+def refuse_inside(folder: str | Path, sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Raise `InputError` if `folder` is, or is in, a folder that is searched for images: they would be sorted again."""
     target = Path(os.path.realpath(folder))
     for source in sources:
-        place = Path(os.path.realpath(source))
-        if place.is_dir() and target.is_relative_to(place):
-            where = "is the folder" if target == place else f"is in {source},"
+        place = user_path(source)
+        if glob.has_magic(os.fspath(source)) and not os.path.lexists(place):
+            if "**" not in place.parts:  # it finds no image in a new folder
+                continue
+            place = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), place.parts))
+        found = Path(os.path.realpath(place))
+        if found.is_dir() and target.is_relative_to(found):
+            where = "is the folder" if target == found else f"is in {place},"
             raise InputError(
                 f"`into` {folder} {where} that the images are read from: the next run would read the sorted files "
                 "again. Choose a folder outside it."
@@ -271,8 +265,7 @@ def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
         return Sorted(plan.how, 0, plan.skipped)
     plan.folder.mkdir(parents=True, exist_ok=True)
     undo = _write_plan(plan)
-    skipped = list(plan.skipped)
-    done = 0
+    skipped, done = list(plan.skipped), 0
     with temporary_folder(plan.folder) as scratch:
         for position, move in enumerate(plan.moves):
             try:
@@ -308,18 +301,14 @@ def _write_plan(plan: SortPlan) -> Path:
             status = move.source.stat()
             line |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
         lines.append(line)
-    number = 1
-    while True:
+    for number in itertools.count(1):
         undo = plan.folder / f"undo-{number}.jsonl"
-        try:
-            # ASCII: bytes of file names that are not text become escapes, and are restored on reading.
-            with undo.open("x", encoding="ascii") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
+        # ASCII: bytes of file names that are not text become escapes, and are restored on reading.
+        with contextlib.suppress(FileExistsError), undo.open("x", encoding="ascii") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
             break
-        except FileExistsError:
-            number += 1
     sync_folder(plan.folder)
     return undo
 

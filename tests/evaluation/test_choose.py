@@ -48,7 +48,7 @@ class Remembers(Score):
 
     name = "remembers"
     summary = formula = paper = "for tests"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         return {"seen": inputs.features}

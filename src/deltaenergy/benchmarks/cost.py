@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import encode, fit, known_images, score_images
+from deltaenergy.scoring import Encoded, fit, known_images, score_images
 from deltaenergy.source import as_source
 
 # A fast score is repeated for this long; the fastest repetition counts.
@@ -63,7 +63,7 @@ class CostRunner(Runner):
         images = as_source(encoded.items if score.needs_images else encoded.features)
         with peak_memory(self.model.device) as peak:
             if not scorer.fitted:
-                known = encode(classifier, [scorer], images, batch_size=self.batch_size)
+                known = Encoded(classifier, [scorer], images, batch_size=self.batch_size)
                 (scorer,) = fit([scorer], known_images([known], [scorer]))
             scoring = fastest(lambda: score_images(classifier, [scorer], images, batch_size=self.batch_size))
         # A score that needs images also encodes them.

@@ -43,8 +43,8 @@ from deltaenergy.models.base import require_towers
 from deltaenergy.scores.availability import MOST_PROMPTS
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import encode, fit, known_images
-from deltaenergy.source import image_stream
+from deltaenergy.scoring import Encoded, fit, known_images
+from deltaenergy.source import as_source, image_stream
 from deltaenergy.stats.metrics import RankedScores
 from deltaenergy.store.writer import StoreSettings, fill_store
 
@@ -360,7 +360,7 @@ class Runner:
         # Stored features are rows without labels.
         whole = (classifier.needs_to_predict | scorer.score.needs) & (OF_IMAGES | {Need.LABELS})
         images = items if whole else self.features_of(items, classifier.model)
-        encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
+        encoded = Encoded(classifier, [scorer], as_source(images), batch_size=self.batch_size)
         return fit([scorer], known_images([encoded], [scorer]))[0]
 
     def cells(

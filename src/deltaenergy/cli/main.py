@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError, ResultWarning, used_up_its_memory
 COLLECT_AFTER = 50_000
 
 # In the order of the help.
-for name in ("demo", "score", "sort", "explain", "calibrate", "tune", "choose", "evaluate", "monitor", "serve"):
+for name in ("demo", "score", "sort", "explain", "calibrate", "tune", "evaluate", "monitor", "serve"):
     importlib.import_module(f"deltaenergy.cli.commands.{name}")
 for module in pkgutil.iter_modules(commands.__path__, "deltaenergy.cli.commands."):
     importlib.import_module(module.name)

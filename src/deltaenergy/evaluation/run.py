@@ -274,6 +274,7 @@ def _score_sets(
     encoded = [
         Encoded(
             classifier if image_set.classifier is None else image_set.classifier,
+            scorers if image_set.own_classes is None else [],
             image_set.source,
             hold=known,
             batch_size=batch_size,

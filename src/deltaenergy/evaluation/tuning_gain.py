@@ -39,6 +39,7 @@ from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scoring import bind, score_images
+from deltaenergy.source import as_source
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import tune
@@ -283,7 +284,7 @@ class _Measure:
     def _predicted(self, classifier: Classifier) -> Ints:
         if classifier.takes_features:
             return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
-        scored = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
+        scored = score_images(classifier, [], as_source(list(self.test.items)), batch_size=self.batch_size)
         return np.asarray(scored.predicted, dtype=np.int64)
 
     def _similarities(self, classifier: Classifier) -> npt.NDArray[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
@@ -36,34 +37,23 @@ from deltaenergy.explanation.why import RejectionReasons
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.on import On
+from deltaenergy.scores.base import Scorer
 from deltaenergy.scoring import score_encoded
 from deltaenergy.source import list_images, require_images
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # Maximum images shown in a notebook cell.
 _SHOWN = 20
 
 
-class Explanations(HasRepr, Sequence[Explanation]):
-    """Explanations in input order, the unreadable images, and the explainer.
+class Explanations(HasRepr, list[Explanation]):
+    """Explanations in input order, with the unreadable images and the explainer.
 
     `deltaenergy.write_report` writes a page, `save` one PNG per image.
     """
 
-    def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable], explainer: Explainer) -> None:
-        self._explanations, self.unreadable, self.explainer = explanations, unreadable, explainer
-
-    @overload
-    def __getitem__(self, index: int) -> Explanation: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Explanation]: ...
-    def __getitem__(self, index: int | slice) -> Explanation | list[Explanation]:
-        return self._explanations[index]
-
-    def __len__(self) -> int:
-        return len(self._explanations)
+    def __init__(self, explanations: Iterable[Explanation], unreadable: list[Unreadable], explainer: Explainer) -> None:
+        super().__init__(explanations)
+        self.unreadable, self.explainer = unreadable, explainer
 
     def save(self, folder: str | Path) -> None:
         """Write one PNG per image to `folder`, named like the image; your own files are never replaced."""
@@ -109,54 +99,55 @@ class Explainer:
         )
 
     def __init__(self, by: Detector | Classifier, method: str = AUTO, target: str = CLASS) -> None:
-        self.detector = by if isinstance(by, Detector) else None
-        if not isinstance(by, Detector):
-            check_classifier(by, "explain")
-        self.classifier = by.classifier if isinstance(by, Detector) else by
         self.target = target
-        self._scorer = None if self.detector is None else self.detector.scorer
-        if self._scorer is None and target == SCORE:
-            raise InputError("A classifier has no score: pass a detector, such as Detector(classifier).")
-        if self._scorer is not None and (target == SCORE or self._gives_verdicts):
-            self._scorer.check_fitted()
+        # The detector if it gives verdicts, and the scorer of any detector.
+        self.judge: Detector | None = None
+        self.scorer: Scorer | None = None
+        if isinstance(by, Detector):
+            self.classifier, self.scorer = by.classifier, by.scorer
+            self.judge = by if by.calibration is not None else None
+            if target == SCORE or self.judge is not None:
+                self.scorer.check_fitted()
+        else:
+            check_classifier(by, "explain")
+            self.classifier = by
+            if target == SCORE:
+                raise InputError("A classifier has no score: pass a detector, such as Detector(classifier).")
         self._position: int | None = None
         if target not in (CLASS, SCORE):
-            self._position = class_position(target, self.classifier, scored=self._scorer is not None)
+            self._position = class_position(target, self.classifier, scored=self.scorer is not None)
         model = require_towers(self.classifier.model, "explain")
         needed = self.classifier.needs_to_predict
-        of_score = frozenset() if self._scorer is None else self._scorer.score.needs
+        of_score = frozenset() if self.scorer is None else self.scorer.score.needs
         self._model = ExplainedModel(self.classifier, model, patches=Need.PATCHES in needed | of_score)
         self.method = get_method(method, model, needed | of_score if target == SCORE else needed)
-
-    @property
-    def _gives_verdicts(self) -> bool:
-        return self.detector is not None and self.detector.calibration is not None
 
     @cached_property
     def reasons(self) -> RejectionReasons | None:
         """Reasons for rejected images; None without a detector that gives verdicts."""
-        return RejectionReasons(self.detector) if self.detector is not None and self._gives_verdicts else None
+        return None if self.judge is None else RejectionReasons(self.judge)
 
-    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> ExplanationStream:
+    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Explanation]:
         """Explanations as they are made; memory does not grow with the number of images."""
-        by, progress = self._model, progress or shown("Explaining images")
-        return ExplanationStream(
-            self,
-            by.model.stream(
-                require_images(images, "explain"), patches=by.patches, batch_size=batch_size, progress=progress
-            ),
-        )
+        return (one for part in self.batches(images, batch_size=batch_size, progress=progress) for one in part)
 
-    def explain_batch(self, batch: EncodedBatch) -> list[Explanation]:
+    def batches(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Explanations]:
+        """The explanations of each batch, and its unreadable images."""
+        by, progress = self._model, progress or shown("Explaining images")
+        given = require_images(images, "explain")
+        encoded = by.model.stream(given, patches=by.patches, batch_size=batch_size, progress=progress)
+        return map(self.explain_batch, encoded)
+
+    def explain_batch(self, batch: EncodedBatch) -> Explanations:
         """Explanations of encoded images, with their pixels."""
         if not batch.items:
-            return []
+            return Explanations([], batch.unreadable, self)
         if batch.pixels is None:
             raise InputError("explain needs pixels: pass the images, not a feature store.")
-        classes, scoring = self.classifier.classes, self._scorer if self.target == SCORE else None
-        scorers = [self._scorer] if self._scorer is not None and self._scorer.fitted else []
+        classes, scoring = self.classifier.classes, self.scorer if self.target == SCORE else None
+        scorers = [self.scorer] if self.scorer is not None and self.scorer.fitted else []
         scored, similarities = score_encoded(self.classifier, scorers, batch)
-        verdicts = self.detector.judge(scored) if self.detector is not None and self._gives_verdicts else None
+        verdicts = None if self.judge is None else self.judge.judge(scored)
         predicted = torch.from_numpy(scored.predicted)
         positions = predicted if self._position is None else torch.full_like(predicted, self._position)
 
@@ -170,7 +161,7 @@ class Explainer:
             targets, values = [classes[k] for k in positions], rows[np.arange(len(rows)), positions]
         else:
             targets, values = [SCORE] * len(rows), scored.values[scoring.spec]
-        return [
+        explained = [
             Explanation(
                 id=item.id,
                 label=classes[int(predicted[i])],
@@ -186,22 +177,7 @@ class Explainer:
             )
             for i, item in enumerate(batch.items)
         ]
-
-
-class ExplanationStream(Iterator[Explanation]):
-    """Explanations as they are made, at most one batch ahead; `unreadable` grows meanwhile."""
-
-    def __init__(self, explainer: Explainer, batches: Iterator[EncodedBatch]) -> None:
-        self.unreadable: list[Unreadable] = []
-        self._found = self._explain(explainer, batches)
-
-    def _explain(self, explainer: Explainer, batches: Iterator[EncodedBatch]) -> Iterator[Explanation]:
-        for batch in batches:
-            self.unreadable += batch.unreadable
-            yield from explainer.explain_batch(batch)
-
-    def __next__(self) -> Explanation:
-        return next(self._found)
+        return Explanations(explained, batch.unreadable, self)
 
 
 def explain(by: By, images: Any, method: str = AUTO, target: str = CLASS, *, on: str | On = "auto") -> Explanations:
@@ -221,5 +197,6 @@ def explain(by: By, images: Any, method: str = AUTO, target: str = CLASS, *, on:
     listed = list_images(require_images(images, "explain"))
     explainer = Explainer.open(source, method, target)
     with stage("Explaining") as progress:
-        stream = explainer.stream(listed, batch_size=source.on.batch_size, progress=progress)
-        return Explanations(list(stream), stream.unreadable, explainer)
+        parts = list(explainer.batches(listed, batch_size=source.on.batch_size, progress=progress))
+    unreadable = [image for part in parts for image in part.unreadable]
+    return Explanations((one for part in parts for one in part), unreadable, explainer)

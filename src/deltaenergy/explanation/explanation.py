@@ -10,9 +10,9 @@ import io
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -22,9 +22,6 @@ from deltaenergy.errors import InputError
 from deltaenergy.explanation.methods import SCORE
 from deltaenergy.files import replacing
 from deltaenergy.report import images
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # Nine of viridis' colours, interpolated linearly.
 VIRIDIS = (

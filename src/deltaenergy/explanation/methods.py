@@ -59,7 +59,6 @@ class MapMethod:
 
 
 def class_target(positions: torch.Tensor) -> Target:
-    """The similarity of each image with its class."""
     return lambda inputs: inputs.similarities.gather(1, positions.to(inputs.similarities.device)[:, None])[:, 0]
 
 
@@ -188,7 +187,6 @@ METHODS: Mapping[str, MapMethod] = {
 
 
 def check_method(name: str) -> None:
-    """Raise `InputError` unless it is `auto` or the name of a method."""
     if name not in (AUTO, *METHODS):
         raise InputError(f"Unknown `method` {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
 

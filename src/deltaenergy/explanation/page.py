@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from deltaenergy.core.progress import stage
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, provenance_of
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
 from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri
@@ -27,17 +28,8 @@ from deltaenergy.files import check_writable, write_text
 from deltaenergy.models.on import On
 from deltaenergy.report import images
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import JudgedImage, file_link, judged_images
-from deltaenergy.report.page import (
-    Section,
-    Tile,
-    detector_scores,
-    provenance_section,
-    render_page,
-    table,
-    tiles,
-    unreadable_note,
-)
+from deltaenergy.report.images import JudgedImage, file_link, judged_images, said
+from deltaenergy.report.page import Section, Tile, detector_page, table, tiles, unreadable_note
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.scores.base import Scorer
 from deltaenergy.source import require_images
@@ -52,9 +44,9 @@ READING = (
 )
 # Kind of mistake, heading, target of the heatmap, and sort order (worst first).
 _MISTAKES = (
-    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
-    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].score),
-    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
+    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].verdict.score),
+    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].verdict.score),
+    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].verdict.confidence),
 )
 
 
@@ -89,31 +81,31 @@ def write_explanations(
         check_writable(out, argument="out")
     names = [] if is_page else png_names([item.id for item in items], out)
     explainer = Explainer.open(source, method, target)
-    waiting, cards, verdicts = iter(enumerate(items)), list[Markup](), list[str]()
+    unreadable: list[Unreadable] = []
+
+    def explained(progress: Progress) -> Iterator[tuple[Explanation, int]]:
+        """Each explanation, and the position of its image: unreadable images have none."""
+        rows = iter(range(len(items)))
+        for part in explainer.batches(items, batch_size=source.on.batch_size, progress=progress):
+            unreadable.extend(part.unreadable)
+            for one in part:
+                yield one, next(row for row in rows if items[row].id == one.id)
+
     with stage("Explaining") as progress:
-        stream = explainer.stream(items, batch_size=source.on.batch_size, progress=progress)
-        for one in stream:
-            # Images that cannot be read are not in the stream.
-            row, item = next(pair for pair in waiting if pair[1].id == one.id)
-            verdicts.append(_verdict(one))
-            if is_page:
-                cards.append(card(one, explainer, link=file_link(item, out.parent)))
-            else:
+        found = explained(progress)
+        if is_page:
+            linked = ((one, file_link(items[row], out.parent)) for one, row in found)
+            write_text(out, _page(linked, explainer, unreadable, None, command))
+        else:
+            for one, row in found:
                 one.save(out / names[row])
-    if is_page:
-        write_text(out, _page(cards, verdicts, explainer, stream.unreadable, None, command))
-    return ExplainSummary(len(verdicts), stream.unreadable)
+    return ExplainSummary(len(items) - len(unreadable), unreadable)
 
 
 def explanations_page(found: Explanations, folder: Path, title: str | None, command: str | None) -> str:
     """The page of finished explanations, for a file in `folder`."""
-    links = [file_link(ImageItem(one.id, Path(one.id)), folder) for one in found]
-    cards = [card(one, found.explainer, link=link) for one, link in zip(found, links)]
-    return _page(cards, [_verdict(one) for one in found], found.explainer, found.unreadable, title, command)
-
-
-def _verdict(one: Explanation) -> str:
-    return "" if one.verdict is None else one.verdict.verdict or ""
+    linked = ((one, file_link(ImageItem(one.id, Path(one.id)), folder)) for one in found)
+    return _page(linked, found.explainer, found.unreadable, title, command)
 
 
 def png_names(images: Sequence[str], folder: str | Path) -> list[str]:
@@ -147,74 +139,63 @@ def _is_ours(file: Path) -> bool:
 
 
 def _page(
-    cards: Sequence[Markup],
-    verdicts: Sequence[str],
+    linked: Iterable[tuple[Explanation, str | None]],
     explainer: Explainer,
     unreadable: Sequence[Unreadable],
     title: str | None,
     command: str | None,
 ) -> str:
-    detector, method = explainer.detector, explainer.method
-    guarantee = None if detector is None or detector.guarantee is None else str(detector.guarantee)
-    made = provenance_of(explainer.classifier, command=command, guarantee=guarantee)
+    """The page of explanations with the links to their files; `unreadable` may grow while these are read."""
+    judge, method, cards, judged = explainer.judge, explainer.method, list[Markup](), Counter[str | None]()
+    for one, link in linked:
+        cards.append(card(one, explainer, link=link))
+        judged[None if one.verdict is None else one.verdict.verdict] += 1
     words = {SCORE: "what drives the score", CLASS: "what supports the predicted class"}
     what = words.get(explainer.target, f"what supports {explainer.target}")
     text = f"Heatmaps of {count(len(cards), 'image')}: {what}, by {method.name}: {method.summary}."
     figures = [Tile("Images", f"{len(cards):,}")]
-    scores = Markup("")
-    if detector is not None and detector.calibration is not None:
-        figures += [Tile(word.capitalize(), f"{verdicts.count(word):,}") for word in (KNOWN, NONE_OF_THESE)]
-        scores = detector_scores(detector)
+    if judge is not None:
+        figures += [Tile(word.capitalize(), f"{judged[word]:,}") for word in (KNOWN, NONE_OF_THESE)]
     figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
     summary = join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
-    return render_page(
+    return detector_page(
         title or "Why each image got its verdict",
-        " · ".join([f"model {made['model']['name']}", f"heatmap {method.name}", str(made["date"])[:10]]),
         [
             Section("summary", "Summary", summary),
             Section("images", "Images", tag("div", cards, class_="explanations"), READING),
-            provenance_section(made, scores),
         ],
+        judge or explainer.classifier,
+        what=f"heatmap {method.name}",
+        command=command,
+        guarantee=None if judge is None else judge.guarantee,
     )
 
 
-def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
+def card(one: Explanation, explainer: Explainer, *, link: str | None = None, missed: str = "") -> Markup:
     """The image as a panel: its verdict, why it was rejected, the heatmap, and the details.
 
-    Args:
-        one: the explained image.
-        explainer: its explainer.
-        link: link to its file.
-        truth: its true class, if the verdict is wrong.
+    `link` leads to its file; `missed` says what the image is, if the verdict is wrong.
     """
-    name = PurePath(one.id).name or one.id
-    seen = _image(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", 224)
-    pair = [
-        tag("a", seen, href=link) if link else tag("span", seen),
-        tag("span", _image(jpeg_uri(one.overlay()), one.in_words, 224)),
-    ]
-    verdict, label, why = one.verdict, isolated(one.label), []
-    lines: list[Child] = []
-    if verdict is not None and verdict.is_ood:
-        lines += [tag("span", f"✕ {verdict.verdict}", class_="verdict none")]
-        lines += [tag("span", f"closest class {label}", class_="what")]
-        if explainer.reasons is not None:
-            why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
-    else:
-        lines += [] if verdict is None else [tag("span", f"✓ {verdict.verdict}", class_="verdict kept")]
-        lines += [tag("span", f"{label}, {percent(one.confidence, 0)}", class_="what")]
-    if truth is not None:
-        lines.append(tag("span", truth, class_="truth"))
+    name, verdict = PurePath(one.id).name or one.id, one.verdict
+    lines = said(verdict or Verdict(one.id, one.label, one.confidence, "", 0.0, None, None), missed)
+    why = []
     if verdict is not None:
         p = "" if verdict.p_value is None else f", p {verdict.p_value:.3f}"
         lines.append(tag("span", f"score {score_value(verdict.score)}{p}", class_="file"))
-    settings = energy_settings(None if explainer.detector is None else explainer.detector.scorer)
-    (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *settings)
+        if verdict.is_ood and explainer.reasons is not None:
+            why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
+    seen = _image(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", 224)
+    (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *energy_settings(explainer.scorer))
     return tag(
         "article",
         tag("p", lines, class_="said"),
         [tag("p", in_words(reasons)) for reasons in why],
-        tag("div", pair, class_="pair"),
+        tag(
+            "div",
+            tag("a", seen, href=link) if link else tag("span", seen),
+            tag("span", _image(jpeg_uri(one.overlay()), one.in_words, 224)),
+            class_="pair",
+        ),
         _scale(one),
         tag("p", tag("a", name, href=link) if link else name, class_="file", title=one.id),
         tag(
@@ -223,7 +204,7 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, tru
             [why_tables(reasons) for reasons in why] or _closest(one, explainer.classifier.classes),
             energy_figure(energy),
         ),
-        class_="explained wrong" if truth else "explained",
+        class_="explained wrong" if missed else "explained",
     )
 
 
@@ -252,7 +233,6 @@ def _closest(one: Explanation, classes: Sequence[str]) -> Markup:
 
 
 def in_words(why: WhyRejected) -> str:
-    """The reasons in a few sentences."""
     nearest, score = why.classes[0], why.scores[0]
     said = "It was rejected" if why.verdict.is_ood else "It was kept"
     if score.as_low is None:
@@ -334,19 +314,13 @@ def mistakes_section(evaluation: Evaluation, most: int) -> Section:
     scored = [
         pair for one in evaluation.sets for pair in zip(judged_images(evaluation, one), _scorers(evaluation, one))
     ]
-    parts = []
-    for kind, heading, target, worst in _MISTAKES:
-        chosen = sorted((one for one in scored if getattr(one[0], kind)), key=worst)[:most]
-        groups: dict[Scorer, list[JudgedImage]] = {}
-        for picture, scorer in chosen:
-            groups.setdefault(scorer, []).append(picture)
-        cards: dict[str, Markup] = {}
-        for scorer, group in groups.items():
-            detector = Detector(scorer.classifier, scorer.score, state=scorer.state)
-            cards |= _mistake_cards(detector, group, target)
-        if chosen:
-            shown = [cards[picture.item.id] for picture, _ in chosen if picture.item.id in cards]
-            parts.append(join(tag("h3", heading), tag("div", shown, class_="explanations")))
+    parts: list[Markup] = []
+    with stage("Explaining mistakes"):
+        for kind, heading, target, worst in _MISTAKES:
+            chosen = sorted((one for one in scored if getattr(one[0], kind)), key=worst)[:most]
+            if chosen:
+                cards = [_mistake_card(image, scorer, target) for image, scorer in chosen]
+                parts.append(join(tag("h3", heading), tag("div", cards, class_="explanations")))
     body = join(parts) if parts else tag("p", "There are no mistakes to explain.")
     return Section("explained", "Worst mistakes, explained", body, READING)
 
@@ -359,29 +333,21 @@ def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
     return [scorer.scorers[fold] for fold in scorer.folds_of(range(images), known=one.group is Group.ID)]
 
 
-def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str) -> dict[str, Markup]:
-    """The cards of mistakes, by the images' ids."""
-    items = [_with_pixels(picture.item) for picture in group]
+def _mistake_card(image: JudgedImage, scorer: Scorer, target: str) -> Markup | None:
+    """The card of a mistake; None if the image cannot be read any more."""
+    detector, item = Detector(scorer.classifier, scorer.score, state=scorer.state), _with_pixels(image.item)
     explainer = Explainer(detector, target=target)
-    with stage("Explaining mistakes") as progress:
-        try:
-            found = list(explainer.stream(items, progress=progress))
-        except InputError:
-            # A score without a gradient: its heatmaps are made by covering parts.
-            if explainer.method.name == "occlusion":
-                raise
-            explainer = Explainer(detector, "occlusion", target)
-            found = list(explainer.stream(items, progress=progress))
-    picture_of = {picture.item.id: picture for picture in group}
-    cards = {}
-    for one in found:
-        made = picture_of[one.id]
-        # The verdict of the evaluation, which has no p-values.
-        verdict = Verdict(one.id, made.label, made.confidence, detector.score.spec, made.score, None, made.is_ood)
-        truth = "none of these" if made.wrongly_kept else "one of the classes"
-        truth = f"is {isolated(made.truth) if made.truth else truth}"
-        cards[one.id] = card(replace(one, verdict=verdict), explainer, truth=truth)
-    return cards
+    try:
+        found = list(explainer.stream([item]))
+    except InputError:
+        # A score without a gradient: its heatmaps are made by covering parts.
+        if explainer.method.name == "occlusion":
+            raise
+        explainer = Explainer(detector, "occlusion", target)
+        found = list(explainer.stream([item]))
+    if not found:
+        return None
+    return card(replace(found[0], verdict=image.verdict), explainer, missed=image.missed)
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:

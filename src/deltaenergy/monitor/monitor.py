@@ -28,7 +28,7 @@ from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
-from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
+from deltaenergy.detector.verdicts import Verdicts, holds_verdicts
 from deltaenergy.errors import InputError
 from deltaenergy.files import check_writable, lock_folder
 from deltaenergy.monitor.evidence import (
@@ -185,8 +185,8 @@ class Monitor(HasRepr):
 
         Verdicts are computed again from the scores. A table without p-values of this detector is refused.
         """
-        rows = read_verdicts(table)
-        check_own(rows, self.detector)
+        rows = Verdicts.from_table(table)
+        self.detector.check_made(rows)
         return self.observe(rows.paths, rows.labels, rows.scores)
 
     def observe(self, ids: Sequence[str], labels: Sequence[str], scores: Any, *, files: bool = True) -> Monitor:
@@ -207,33 +207,30 @@ class Monitor(HasRepr):
         if len(self._scores) and self.detector.calibration_scores is not self._scores:
             raise InputError("The detector was recalibrated after this monitor started: start a new one.")
         with self._adding:
-            self._observe(ids, labels, values, files)
+            flags = self.detector.rejects(values)
+            # Added one by one, so batches of any size give the same bits.
+            log_p = np.log(self.cells.p_values(values)) if len(self._scores) else np.zeros(len(values))
+            logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
+            shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
+            seen = {"rate": flags.astype(np.float64), "shift": log_p}
+            restarts = {test: self.restarts[test].add(seen[test]) for test in TESTS}
+            time = datetime.now(UTC).isoformat(timespec="seconds")
+            for i, flagged in enumerate(flags.tolist()):
+                self.images += 1
+                self.flagged += flagged
+                first = {"rate": log_rate_evidence(self.flagged, self.images, self.bound), "shift": float(shifts[i])}
+                now = {test: log_mean_of_two(first[test], restarts[test][0][i]) for test in TESTS}
+                for test, evidence in now.items():
+                    self.highest[test] = max(self.highest[test], evidence)
+                    if self.alarms[test] is None and evidence >= self.alarm_level:
+                        if not self.changed:
+                            # Decided once: later images may have other changes.
+                            self.since = int(restarts[test][1][i])
+                        self.alarms[test] = self.images
+                self.log_p = float(logs[i])
+                image = FlaggedImage(self.images, _name(ids[i]), labels[i], float(values[i]), files)
+                self.history.add(image, flagged, now["rate"], now["shift"], time)
         return self
-
-    def _observe(self, ids: Sequence[str], labels: Sequence[str], values: Any, files: bool) -> None:
-        flags = self.detector.rejects(values)
-        # Added one by one, so batches of any size give the same bits.
-        log_p = np.log(self.cells.p_values(values)) if len(self._scores) else np.zeros(len(values))
-        logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
-        shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
-        seen = {"rate": flags.astype(np.float64), "shift": log_p}
-        restarts = {test: self.restarts[test].add(seen[test]) for test in TESTS}
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        for i, flagged in enumerate(flags.tolist()):
-            self.images += 1
-            self.flagged += flagged
-            first = {"rate": log_rate_evidence(self.flagged, self.images, self.bound), "shift": float(shifts[i])}
-            now = {test: log_mean_of_two(first[test], restarts[test][0][i]) for test in TESTS}
-            for test, evidence in now.items():
-                self.highest[test] = max(self.highest[test], evidence)
-                if self.alarms[test] is None and evidence >= self.alarm_level:
-                    if not self.changed:
-                        # Decided once: later images may have other changes.
-                        self.since = int(restarts[test][1][i])
-                    self.alarms[test] = self.images
-            self.log_p = float(logs[i])
-            image = FlaggedImage(self.images, _name(ids[i]), labels[i], float(values[i]), files)
-            self.history.add(image, flagged, now["rate"], now["shift"], time)
 
     @property
     def changed(self) -> bool:
@@ -242,7 +239,6 @@ class Monitor(HasRepr):
 
     @property
     def status(self) -> Status:
-        """The current state."""
         first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),

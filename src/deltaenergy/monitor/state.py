@@ -117,7 +117,6 @@ def _excess(change: ClassChange, flagged: int, images: int) -> float:
 
 
 def state_of(monitor: Monitor) -> dict[str, Any]:
-    """The state as JSON values."""
     history, counts = monitor.history, monitor.cells.counts
     return {
         "format": FORMAT,
@@ -136,19 +135,18 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
         "highest": dict(monitor.highest),
         "alarms": dict(monitor.alarms),
         "since": monitor.since,
-        "classes": {label: list(both) for label, both in history.classes.items()},
-        "recent": [list(entry) for entry in history.recent],
+        "classes": dict(history.classes),
+        "recent": list(history.recent),
         "flagged_images": [
             [image.number, image.id, image.label, image.score if math.isfinite(image.score) else None, image.file]
             for image in history.flagged
         ],
         "block_size": history.block_size,
-        "blocks": [list(astuple(block)) for block in history.blocks],
+        "blocks": [astuple(block) for block in history.blocks],
     }
 
 
 def restore(monitor: Monitor, state: dict[str, Any]) -> None:
-    """Restore the state from `state_of` into a new monitor."""
     monitor.images, monitor.flagged, monitor.log_p = state["images"], state["flagged"], state["log_p"]
     for cell, count in state["cells"]:
         monitor.cells.counts[cell] = count
@@ -159,15 +157,9 @@ def restore(monitor: Monitor, state: dict[str, Any]) -> None:
     monitor.highest, monitor.alarms, monitor.since = state["highest"], state["alarms"], state["since"]
     history = monitor.history
     history.block_size, history.blocks = state["block_size"], [Block(*row) for row in state["blocks"]]
-    history.classes = {label: (images, flagged) for label, (images, flagged) in state["classes"].items()}
-    history.recent = deque(((label, flagged) for label, flagged in state["recent"]), maxlen=RECENT)
-    history.flagged = deque(
-        (
-            FlaggedImage(number, name, label, math.nan if score is None else score, file)
-            for number, name, label, score, file in state["flagged_images"]
-        ),
-        maxlen=MOST_FLAGGED,
-    )
+    history.classes, history.recent = state["classes"], deque(state["recent"], RECENT)
+    for number, name, label, score, file in state["flagged_images"]:
+        history.flagged.append(FlaggedImage(number, name, label, math.nan if score is None else score, file))
 
 
 def write_state(path: str | Path, state: dict[str, Any]) -> None:

@@ -64,7 +64,6 @@ class BenchmarkRun:
 
     @property
     def protocol(self) -> Protocol:
-        """How it was run."""
         return get_protocol(self.record["protocol"])
 
     @functools.cached_property
@@ -96,36 +95,33 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
 
 def run_tables(run: BenchmarkRun) -> list[Table]:
     """The paper's tables of this benchmark with the measured numbers, or a separate table."""
-    name, spec = run.record["benchmark"], run.spec
+    name, spec, model = run.record["benchmark"], run.spec, run.record["model"]["name"]
     missing, limit = run.record.get("partial", {}), run.record["limit"]
     tables: list[Table] = []
     if spec is not None:
         printed_tables = [with_labels(paper_table(one), spec) for one in spec.tables]
         tables = [measured_table(one, run.cells, spec, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
-    named = [_with_model(table, run.record["model"]["name"]) for table in tables]
-    made = named or [own_table(name, run.record["title"], run.cells)]
-    return [replace(table, notes=(*table.notes, *_protocol_notes(run))) for table in made]
-
-
-def _protocol_notes(run: BenchmarkRun) -> list[str]:
-    """The protocol, and what in it favours a method; empty for the standard protocol."""
-    if run.record["protocol"] == STANDARD:
-        return []
-    return [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
-
-
-def _with_model(table: Table, model: str) -> Table:
-    """The paper's zero-shot CLIP rows, under the name of the model that was used."""
 
     def named(label: str) -> str:
+        """The paper's zero-shot CLIP, under the name of the model that was used."""
         return label.replace(PAPERS_MODEL, f"Zero-shot {model}")
 
-    return replace(
-        table,
-        rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
-        marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
-    )
+    tables = [
+        replace(
+            table,
+            rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
+            marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
+        )
+        for table in tables
+    ]
+    notes: list[str] = []
+    if run.record["protocol"] != STANDARD:  # what in it favours a method
+        notes = [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
+    return [
+        replace(table, notes=(*table.notes, *notes))
+        for table in tables or [own_table(name, run.record["title"], run.cells)]
+    ]
 
 
 def benchmark_tables(results: Results, ending: str) -> str:
@@ -138,24 +134,20 @@ def benchmark_tables(results: Results, ending: str) -> str:
 
 def benchmark_page(results: Results, title: str | None = None) -> str:
     runs = benchmark_runs(results)
-    sections = [Section("runs", "What was run", _overview(runs))]
+    rows: list[list[Child]] = []
+    for position, run in enumerate(runs):
+        link = tag("a", run.record["benchmark"], href=f"#run-{position}")
+        model, protocol, skipped = run.record["model"]["name"], run.record["protocol"], len(run.record["skipped"])
+        rows.append([link, model, protocol, len(run.cells), skipped])
+    columns = ["benchmark", "model", "protocol", "results", "skipped"]
+    overview = html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
+    sections = [Section("runs", "What was run", overview)]
     if radars := _radars(runs):
         sections.append(Section("radar", "All benchmarks", radars))
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
     subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
     return render_page(title or "Benchmark report", subtitle, sections)
-
-
-def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
-    rows: list[list[Child]] = []
-    for position, run in enumerate(runs):
-        record = run.record
-        link = tag("a", record["benchmark"], href=f"#run-{position}")
-        skipped = len(record["skipped"])
-        rows.append([link, record["model"]["name"], record["protocol"], len(run.cells), skipped])
-    columns = ["benchmark", "model", "protocol", "results", "skipped"]
-    return html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
 
 
 def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
@@ -182,7 +174,10 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
         shared = set.intersection(*(set(values) for values in axes.values()))
         if len(axes) < FEWEST_AXES or len(shared) < 2:
             continue
-        scaled = {axis: _normalised({name: values[name] for name in shared}) for axis, values in axes.items()}
+        scaled = {}
+        for axis, values in axes.items():
+            low, *_, high = sorted(values[name] for name in shared)
+            scaled[axis] = {name: (values[name] - low) / (high - low) if high > low else 1.0 for name in shared}
         order = sorted(shared, key=lambda name: -sum(values[name] for values in scaled.values()))[:MOST_CURVES]
         what = "Tuned methods" if tuned else "Zero-shot scores"
         title = f"{what} on all benchmarks: {model}, protocol {protocol}"
@@ -201,20 +196,15 @@ def bare_names(label: str) -> str:
     return "/".join("+".join(part.name for part in parse(side, "method", known)) for side in cut(label, "/", "method"))
 
 
-def _normalised(values: dict[str, float]) -> dict[str, float]:
-    low, high = min(values.values()), max(values.values())
-    return {name: (value - low) / (high - low) if high > low else 1.0 for name, value in values.items()}
-
-
 def _body(run: BenchmarkRun) -> list[Child]:
     parts: list[Child] = [table_markup(table) for table in run_tables(run)]
-    charts = [*_ablation(run), *_trade_off(run), *_roc(run), *_histograms(run)]
+    charts = [*_ablation(run), *_trade_off(run), *_pair_charts(run)]
     if charts:
         parts.append(tag("div", charts, class_="panels"))
     if run.record["skipped"]:
         rows = [[skip["case"], skip["what"], skip["reason"]] for skip in run.record["skipped"]]
         parts += [tag("h3", "Skipped"), html_table(["case", "what", "why"], rows, caption="What was not run, and why")]
-    return [*parts, tag("h3", "How it was made"), definitions(_identity(run))]
+    return [*parts, tag("h3", "How it was made"), definitions(_facts(run))]
 
 
 def table_markup(table: Table) -> Markup:
@@ -238,40 +228,29 @@ def table_markup(table: Table) -> Markup:
     )
 
 
-def _pairs(run: BenchmarkRun) -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
-    """For each case and pair of sets, the curves of each method's first seed."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
+def _pair_charts(run: BenchmarkRun) -> list[Markup]:
+    """For each pair of sets, ROC curves; then histograms of the paper's score, or of the first method."""
+    # For each case and pair of sets, the curves of each method's first seed.
+    pairs: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for cell in run.cells:
         for curves in cell.curves:
             key = (cell.identity["case"], curves["closed"], curves["open"])
-            found[key].setdefault(cell.identity["method"], curves)
-    return found
-
-
-def _roc(run: BenchmarkRun) -> list[Markup]:
-    panels = []
-    for (case, closed, opened), methods in _pairs(run).items():
-        curves = [
+            pairs[key].setdefault(cell.identity["method"], curves)
+    panels, charts = [], []
+    for (case, closed, opened), methods in pairs.items():
+        drawn = [
             Curve(method, curve["ood_kept"], curve["id_kept"], index=i)
             for i, (method, curve) in enumerate(list(methods.items())[:MOST_CURVES])
         ]
-        panels.append(roc_panel(curves, closed, opened, heading=f"ROC, {case}: {closed} vs {opened}"))
-    return panels
-
-
-def _histograms(run: BenchmarkRun) -> list[Markup]:
-    """Score distributions of the paper's score, or of the first method, in each pair of sets."""
-    charts = []
-    for (case, closed, opened), methods in list(_pairs(run).items())[:MOST_HISTOGRAMS]:
+        panels.append(roc_panel(drawn, closed, opened, heading=f"ROC, {case}: {closed} vs {opened}"))
         method = "delta-energy" if "delta-energy" in methods else next(iter(methods))
-        curve = methods[method]
         rows = [
-            HistogramRow(closed, np.array(curve["closed_scores"]), 0),
-            HistogramRow(opened, np.array(curve["open_scores"]), 1),
+            HistogramRow(closed, np.array(methods[method]["closed_scores"]), 0),
+            HistogramRow(opened, np.array(methods[method]["open_scores"]), 1),
         ]
         title = f"{method} on {case}: {closed} and {opened}"
         charts.append(figure(histogram_chart(rows, title=title, x_label=f"{method} score"), title))
-    return charts
+    return [*panels, *charts[:MOST_HISTOGRAMS]]
 
 
 def _trade_off(run: BenchmarkRun) -> list[Markup]:
@@ -279,7 +258,7 @@ def _trade_off(run: BenchmarkRun) -> list[Markup]:
     by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in run.cells:
         for row in cell.rows:
-            if row["kind"] == "shifted" and row["metric"] in {"accuracy", "auroc"}:
+            if row["kind"] == "shifted":
                 by_method[cell.identity["method"]][row["metric"]].append(row["value"])
     points = [
         Point(method, float(np.mean(values["accuracy"])), float(np.mean(values["auroc"])), index=i)
@@ -300,21 +279,19 @@ def _trade_off(run: BenchmarkRun) -> list[Markup]:
 def _ablation(run: BenchmarkRun) -> list[Markup]:
     """AUROC of delta-energy over c, for runs that vary it."""
     table = run_tables(run)[0]
-    found = {c_of(row.method): row for row in table.rows if c_of(row.method) is not None}
+    rows = sorted(((c, row) for row in table.rows if (c := c_of(row.method))), key=lambda pair: pair[0])
     charts = []
     for i, column in enumerate(table.columns):
-        points = [(c, value) for c, row in sorted(found.items()) if (value := row.measured[i]) is not None and c]
+        points = [(c, value) for c, row in rows if (value := row.measured[i]) is not None]
         if column.metric != "auroc" or len(points) < 3:
             continue
         x, y = [float(c) for c, _ in points], [value.mean for _, value in points]
         half = [value.half_width or 0.0 for _, value in points]
         low, high = [a - b for a, b in zip(y, half)], [a + b for a, b in zip(y, half)]
         curves = [Curve("measured", x, y, low, high, index=0, markers=True)]
-        paper = [(float(c), row.printed[i]) for c, row in sorted(found.items()) if c and row.printed[i] is not None]
+        paper = [(float(c), printed / 100) for c, row in rows if (printed := row.printed[i]) is not None]
         if paper and not any(value.part for _, value in points):
-            curves.append(
-                Curve("paper", [c for c, _ in paper], [(v or 0) / 100 for _, v in paper], index=1, markers=True)
-            )
+            curves.append(Curve("paper", [c for c, _ in paper], [v for _, v in paper], index=1, markers=True))
         auroc = Scale("AUROC", format=percent_tick)
         chart = curve_chart(curves, Scale("c", ticks=x), auroc, title=f"AUROC over c, {column.label}")
         charts.append(figure(join(chart, legend(curves)), f"ΔEnergy over c: {column.label}"))
@@ -329,18 +306,18 @@ def c_of(method: str) -> int | None:
     return int(inside) if method.startswith("delta-energy(c=") and inside.isdigit() else None
 
 
-def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:
+def _facts(run: BenchmarkRun) -> dict[str, Child]:
     record, first = run.record, run.cells[0].identity
     hashes = sorted({cell.identity["classes_hash"] for cell in run.cells})
     seeds = sorted({cell.identity["seed"] for cell in run.cells} - {None})
-    return [
-        ("model", f"{record['model']['name']}, fingerprint {record['model_fingerprint']}"),
-        ("benchmark", f"{record['benchmark']}, specification {record['spec_hash']}"),
-        ("class lists", ", ".join(hashes)),
-        ("template", first["template"]),
-        ("protocol", f"{record['protocol']}: {run.protocol.about}"),
-        ("oracles", join(*(tag("p", text) for text in record.get("departures", []))) or "none"),
-        ("seeds", ", ".join(map(str, seeds)) or "none needed"),
-        ("unreadable images", len(record["unreadable"])),
-        ("versions", f"deltaenergy {record['deltaenergy']}, torch {first['torch']}"),
-    ]
+    return {
+        "model": f"{record['model']['name']}, fingerprint {record['model_fingerprint']}",
+        "benchmark": f"{record['benchmark']}, specification {record['spec_hash']}",
+        "class lists": ", ".join(hashes),
+        "template": first["template"],
+        "protocol": f"{record['protocol']}: {run.protocol.about}",
+        "oracles": join(*(tag("p", text) for text in record.get("departures", []))) or "none",
+        "seeds": ", ".join(map(str, seeds)) or "none needed",
+        "unreadable images": len(record["unreadable"]),
+        "versions": f"deltaenergy {record['deltaenergy']}, torch {first['torch']}",
+    }

@@ -312,7 +312,9 @@ def histogram_chart(
     finite = [np.clip(row.values[np.isfinite(row.values)], -LARGEST, LARGEST) for row in rows]
     if threshold is not None and math.isfinite(threshold):
         threshold = float(np.clip(threshold, -LARGEST, LARGEST))
-    low, high = _robust_extent(finite, threshold)
+    # Without the outermost 0.2% of each group, so one outlier does not flatten the rest.
+    inner = [np.quantile(values, [0.002, 0.998]) for values in finite if len(values)]
+    low, high = extent([*inner, [] if threshold is None else [threshold]], 0.04)
     axis = Axis(low, high, start=10, end=width - 10)
     edges = _bin_edges(low, high, threshold, bins=int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40)))
     # Few rows may be tall; many must not make the chart longer than a screen.
@@ -376,14 +378,6 @@ def _bin_edges(low: float, high: float, threshold: float | None, bins: int) -> n
         return np.linspace(low, high, bins + 1)
     first, last = math.ceil((threshold - low) / step), math.ceil((high - threshold) / step)
     return threshold + step * np.arange(-first, last + 1, dtype=np.float64)
-
-
-def _robust_extent(groups: Sequence[npt.NDArray[np.float64]], threshold: float | None) -> tuple[float, float]:
-    """The range of all but the outermost 0.2% of each group, so one outlier does not flatten the rest."""
-    bounds = [bound for group in groups if len(group) for bound in np.quantile(group, [0.002, 0.998])]
-    if threshold is not None and math.isfinite(threshold):
-        bounds.append(threshold)
-    return padded(float(min(bounds)), float(max(bounds))) if bounds else (0.0, 1.0)
 
 
 @dataclass(frozen=True)

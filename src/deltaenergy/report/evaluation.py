@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,8 @@ from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.evaluation.disagreement import disagreement_with, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.evaluation.summary import (
+    GROUP_WORDS,
     KEPT,
-    BestScore,
     best_score,
     headline,
     measured,
@@ -37,16 +37,7 @@ from deltaenergy.report.page import (
     tiles,
     unreadable_note,
 )
-from deltaenergy.report.words import (
-    best_in_words,
-    count,
-    estimate,
-    interval,
-    join_names,
-    metric_name,
-    one_in,
-    percent,
-)
+from deltaenergy.report.words import best_in_words, count, estimate, interval, join_names, metric_name, one_in, percent
 from deltaenergy.stats.metrics import Estimate
 
 GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}
@@ -100,14 +91,13 @@ def evaluation_page(
 
 
 def _summary(evaluation: Evaluation) -> Section:
-    """Question, answer and key numbers."""
-    best = best_score(evaluation)
+    best = best_in_words(found) if (found := best_score(evaluation)) else None
     fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
     few = "Too few images for reliable numbers."
     body = join(
         tag("p", _asked(evaluation), class_="answer"),
         tag("p", _found(evaluation), class_="answer"),
-        tag("p", _best_words(best), class_="answer") if best else None,
+        tag("p", tag("strong", best[0]), " ", tag("strong", best[1]), best[2], class_="answer") if best else None,
         tiles(_tiles(evaluation)),
         tag("p", few, class_="small remark") if fewest < FEW else None,
         unreadable_note(evaluation.unreadable),
@@ -162,33 +152,23 @@ def _found(evaluation: Evaluation) -> Child:
     return [tag("strong", "Answer: "), " ".join(said)]
 
 
-def _best_words(found: BestScore) -> Child:
-    of_all, name, rest = best_in_words(found)
-    return [tag("strong", of_all), " ", tag("strong", name), rest]
-
-
 def _tiles(evaluation: Evaluation) -> list[Tile]:
-    figures = []
+    def tile(label: str, value: Estimate, text: str) -> Tile:
+        return Tile(label, percent(value.value), f"{interval(value)}, {text}" if value.high > value.low else text)
+
     by_group = {row.group: row for row in evaluation.accuracy}
-    for group, label in ((Group.ID, "Accuracy, known images"), (Group.SHIFTED, "Accuracy, shifted images")):
-        row = by_group.get(group)
-        if row is not None:
-            note = _noted(row.accuracy, count(row.images, "image"))
-            figures.append(Tile(label, percent(row.accuracy.value), note))
+    figures = [
+        tile(f"Accuracy, {GROUP_WORDS[group]}", row.accuracy, count(row.images, "image"))
+        for group in (Group.ID, Group.SHIFTED)
+        if (row := by_group.get(group)) is not None
+    ]
     found = headline(evaluation, Group.ID)
     if found is not None:
-        area = found.metrics["auroc"]
         images = f"{found.closed_images:,} and {found.open_images:,} images"
-        figures.append(Tile("AUROC, known against unknown", percent(area.value), _noted(area, images)))
+        figures.append(tile("AUROC, known against unknown", found.metrics["auroc"], images))
         name = next(key for key in found.metrics if key.startswith("fpr"))
-        rate = found.metrics[name]
-        label = f"{metric_name(name)}: unknown images kept"
-        figures.append(Tile(label, percent(rate.value), _noted(rate, "lower is better")))
+        figures.append(tile(f"{metric_name(name)}: unknown images kept", found.metrics[name], "lower is better"))
     return figures
-
-
-def _noted(value: Estimate, text: str) -> str:
-    return f"{interval(value)}, {text}" if value.high > value.low else text
 
 
 def _metrics_section(evaluation: Evaluation) -> Section | None:
@@ -198,14 +178,17 @@ def _metrics_section(evaluation: Evaluation) -> Section | None:
         return Section("metrics", "Accuracy", accuracy) if accuracy else None
     pairs, whole = _pairs_of(evaluation), _whole_groups(evaluation)
     parts: list[Child] = [accuracy]
+    folds = list(pairs.values())
     if len({opened for _, opened in pairs}) > 1:
-        parts += [_overview_table(evaluation, closed) for closed in whole]
-        others = list(pairs.values())
+        for closed in whole:
+            rows = [row for row in evaluation.detection if row.closed == closed]
+            auroc, _, _, fpr, _ = rows[0].metrics
+            parts.append(_detection_table(evaluation, rows, [auroc, fpr]))
     else:
         parts += [_detection_table(evaluation, rows) for (closed, _), rows in pairs.items() if closed in whole]
-        others = [rows for (closed, _), rows in pairs.items() if closed not in whole]
-    if others:
-        tables = [_detection_table(evaluation, rows) for rows in others]
+        folds = [rows for (closed, _), rows in pairs.items() if closed not in whole]
+    if folds:
+        tables = [_detection_table(evaluation, rows) for rows in folds]
         parts.append(folded("All metrics, for each pair of sets", tables))
     parts.append(tag("ul", [tag("li", note) for note in _notes(evaluation)], class_="notes"))
     return Section("metrics", "Metrics", join(parts))
@@ -234,7 +217,6 @@ def _pairs_of(evaluation: Evaluation) -> dict[tuple[str, str], list[DetectionRow
 
 
 def _whole_groups(evaluation: Evaluation) -> list[str]:
-    """The names for all ID sets together and all shifted sets together."""
     return [name for group in (Group.ID, Group.SHIFTED) if (name := whole_group(evaluation, group)) is not None]
 
 
@@ -259,55 +241,33 @@ def _notes(evaluation: Evaluation) -> list[str]:
     return notes
 
 
-def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
-    """AUROC and FPR of one closed set against every open set, all scores."""
-    rows = [row for row in evaluation.detection if row.closed == closed]
-    metrics = [list(rows[0].metrics)[i] for i in (0, 3)]
-    opens = list(dict.fromkeys(row.open for row in rows))
+def _detection_table(
+    evaluation: Evaluation, rows: Sequence[DetectionRow], metrics: Sequence[str] | None = None
+) -> Markup:
+    """Metrics of one closed set against one or several open sets, one line per score."""
+    metrics = list(rows[0].metrics) if metrics is None else metrics
+    opens: dict[str, list[DetectionRow]] = {}
+    for row in rows:
+        opens.setdefault(row.open, []).append(row)
     lines: dict[str, list[Child]] = {spec: [spec] for spec in order_of_scores(evaluation)}
-    for opened in opens:
-        of_set = [row for row in rows if row.open == opened]
+    for of_set in opens.values():
         for metric in metrics:
-            for row, cell in zip(of_set, _cells(metric, of_set)):
-                lines[row.score].append(cell)
+            best = (min if smaller_is_better(metric) else max)(row.metrics[metric].value for row in of_set)
+            for row in of_set:
+                value = row.metrics[metric]
+                lines[row.score].append(estimate(value, best=len(of_set) > 1 and value.value == best))
     first = rows[0]
+    against = "each open set" if len(opens) > 1 else f"{isolated(first.open)} (open, {first.open_images:,})"
+    titles = [f"{metric_name(metric)} {'↓' if smaller_is_better(metric) else '↑'}" for metric in metrics]
     return table(
-        ["score", *(_titled(metric) for _ in opens for metric in metrics)],
+        ["score", *(titles * len(opens))],
         list(lines.values()),
-        caption=f"{isolated(closed)} ({first.closed_group.value}, {first.closed_images:,}) against each open set",
+        caption=f"{isolated(first.closed)} ({first.closed_group.value}, {first.closed_images:,}) against {against}",
         numeric=frozenset(range(1, 1 + len(opens) * len(metrics))),
-        highlighted=_primary_line(evaluation, list(lines)),
-        groups=[("", 1), *((name, len(metrics)) for name in opens)],
+        # The line of the primary score, where there are others.
+        highlighted=frozenset({list(lines).index(evaluation.primary)} if len(lines) > 1 else ()),
+        groups=[("", 1), *((name, len(metrics)) for name in opens)] if len(opens) > 1 else (),
     )
-
-
-def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
-    order = order_of_scores(evaluation)
-    rows = sorted(rows, key=lambda row: order.index(row.score))
-    names, first = list(rows[0].metrics), rows[0]
-    closed = f"{isolated(first.closed)} ({first.closed_group.value}, {first.closed_images:,})"
-    return table(
-        ["score", *map(_titled, names)],
-        [[row.score, *cells] for row, *cells in zip(rows, *(_cells(name, rows) for name in names))],
-        caption=f"{closed} against {isolated(first.open)} (open, {first.open_images:,})",
-        numeric=frozenset(range(1, len(names) + 1)),
-        highlighted=_primary_line(evaluation, [row.score for row in rows]),
-    )
-
-
-def _cells(metric: str, rows: list[DetectionRow]) -> list[Markup]:
-    values = [row.metrics[metric] for row in rows]
-    best = (min if smaller_is_better(metric) else max)(one.value for one in values)
-    return [estimate(one, best=len(rows) > 1 and one.value == best) for one in values]
-
-
-def _titled(metric: str) -> str:
-    return f"{metric_name(metric)} {'↓' if smaller_is_better(metric) else '↑'}"
-
-
-def _primary_line(evaluation: Evaluation, specs: list[str]) -> frozenset[int]:
-    """The line of the primary score, where there are others."""
-    return frozenset({specs.index(evaluation.primary)} if len(specs) > 1 else ())
 
 
 def _roc_section(evaluation: Evaluation) -> Section | None:
@@ -342,7 +302,7 @@ def _all_images(evaluation: Evaluation) -> Section:
     galleries = [
         gallery(
             f"{isolated(one.name)}: {_SET_WORDS[one.group]}",
-            sorted(judged_images(evaluation, one), key=lambda image: -image.score),
+            sorted(judged_images(evaluation, one), key=lambda image: -image.verdict.score),
             shown=SHOW_ALL_UP_TO,
         )
         for one in evaluation.sets
@@ -357,41 +317,44 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     Further mistakes of each kind are listed, with links relative to `folder`.
     """
     images = [image for one in evaluation.sets for image in judged_images(evaluation, one)]
-    by_group = {group: [image for image in images if image.group is group] for group in Group}
 
-    def highest(some: list[JudgedImage]) -> list[JudgedImage]:
-        return sorted(some, key=lambda image: -image.score)
+    def highest(fits: Callable[[JudgedImage], bool]) -> list[JudgedImage]:
+        return sorted(filter(fits, images), key=lambda image: -image.verdict.score)
 
-    def lowest(some: list[JudgedImage]) -> list[JudgedImage]:
-        return sorted(some, key=lambda image: image.score)
+    def lowest(fits: Callable[[JudgedImage], bool]) -> list[JudgedImage]:
+        return sorted(filter(fits, images), key=lambda image: image.verdict.score)
 
-    kept = highest([image for image in images if image.wrongly_kept])
-    rejected = {group: lowest([image for image in by_group[group] if image.wrongly_rejected]) for group in Group}
-    named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.confidence)
-    kinds = [
-        ("Unknown images that were kept", kept, "Highest score first."),
-        ("Known images that were rejected", rejected[Group.ID], "Lowest score first."),
-        ("Shifted images that were rejected", rejected[Group.SHIFTED], "Lowest score first."),
-        ("Images given a wrong class", named, "Most confident first."),
-    ]
+    def rejected(group: Group) -> list[JudgedImage]:
+        return lowest(lambda image: image.wrongly_rejected and image.group is group)
+
+    named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.verdict.confidence)
     mistakes = [
         join(gallery(heading, chosen, note=note), unlisted(chosen[SHOWN:], folder))
-        for heading, chosen, note in kinds
+        for heading, chosen, note in (
+            ("Unknown images that were kept", highest(lambda image: image.wrongly_kept), "Highest score first."),
+            ("Known images that were rejected", rejected(Group.ID), "Lowest score first."),
+            ("Shifted images that were rejected", rejected(Group.SHIFTED), "Lowest score first."),
+            ("Images given a wrong class", named, "Most confident first."),
+        )
         if chosen
     ]
     sure = [
-        ("Known images, most confident", highest(by_group[Group.ID])),
-        ("Shifted images, most confident", highest(by_group[Group.SHIFTED])),
-        ("Unknown images, most clearly rejected", lowest(by_group[Group.OPEN])),
+        ("Known images, most confident", highest(lambda image: image.group is Group.ID)),
+        ("Shifted images, most confident", highest(lambda image: image.group is Group.SHIFTED)),
+        ("Unknown images, most clearly rejected", lowest(lambda image: image.group is Group.OPEN)),
     ]
     threshold = evaluation.thresholds[evaluation.primary]
     if threshold is not None:
-        close = sorted(images, key=lambda image: abs(image.score - threshold))
+        close = sorted(images, key=lambda image: abs(image.verdict.score - threshold))
         sure.append(("Least confident: closest to the threshold", close))
-    body = join(mistakes) if mistakes else tag("p", "There are none.")
     galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
     return [
-        Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold."),
+        Section(
+            "mistakes",
+            "Mistakes",
+            join(mistakes) or tag("p", "There are none."),
+            f"By {evaluation.primary} at its threshold.",
+        ),
         Section("images", "Most and least confident images", galleries),
     ]
 
@@ -410,7 +373,8 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         in_set, row = place(one.row)
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
-        cards.append(tag("li", card(images[id(in_set)][row], details=details)))
+        image = images[id(in_set)][row]
+        cards.append(tag("li", card(image.item, image.verdict, image.missed, details=details)))
     alike: list[list[Child]] = [
         [spec, f"{rank_correlation(values[primary], values[spec]):.3f}"]
         for spec in evaluation.scores
@@ -435,31 +399,13 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
 
 def _histogram_section(evaluation: Evaluation) -> Section:
     """Small, and folded if there are several scores."""
-    panels = _histograms(evaluation)
-    body = tag("div", panels, class_="panels small-charts")
-    if len(panels) > 1:
-        body = folded(f"The histograms of {count(len(panels), 'score')}", body)
-    return Section("scores", "Scores of every set", body, [_HISTOGRAM_LEAD, _threshold_words(evaluation)])
-
-
-def _threshold_words(evaluation: Evaluation) -> str:
-    if evaluation.thresholds[evaluation.primary] is None:
-        return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
-    if evaluation.primary in evaluation.calibrations:
-        return "The vertical line is the detector’s own threshold."
-    return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
-
-
-def _histograms(evaluation: Evaluation) -> list[Markup]:
     panels = []
     for spec, about in evaluation.scores.items():
         rows = []
         for one in evaluation.sets:
-            values = one.scored.values[spec]
             kept = float(np.mean(~evaluation.is_ood(one, spec)))
             note = f"{one.group.value}, {percent(kept, 0)} of {len(one):,} kept"
-            rows.append(HistogramRow(one.name, values, GROUP_COLOURS[one.group], note))
-        said = "; ".join(f"{isolated(row.label)}: {row.note}" for row in rows)
+            rows.append(HistogramRow(one.name, one.scored.values[spec], GROUP_COLOURS[one.group], note))
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
@@ -467,8 +413,16 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
             threshold=evaluation.thresholds[spec],
             below=NONE_OF_THESE,
             above=KNOWN,
-            description=said,
+            description="; ".join(f"{isolated(row.label)}: {row.note}" for row in rows),
             width=300,
         )
         panels.append(figure(chart, join(spec, tag("span", about["summary"], class_="sub"))))
-    return panels
+    body = tag("div", panels, class_="panels small-charts")
+    if len(panels) > 1:
+        body = folded(f"The histograms of {count(len(panels), 'score')}", body)
+    line = f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
+    if evaluation.thresholds[evaluation.primary] is None:
+        line = "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
+    elif evaluation.primary in evaluation.calibrations:
+        line = "The vertical line is the detector’s own threshold."
+    return Section("scores", "Scores of every set", body, [_HISTOGRAM_LEAD, line])

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.thumbnails import square_jpeg
-from deltaenergy.detector.verdict import verdict_word
+from deltaenergy.data.items import ImageItem, square_jpeg
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.page import folded
@@ -49,28 +48,25 @@ def jpeg_uri(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class JudgedImage:
-    """One image with its verdict, and its true class if known."""
+    """One image of an evaluation with its verdict, and its true class if known."""
 
     item: ImageItem
-    label: str
-    confidence: float
-    score: float
-    is_ood: bool
-    group: Group | None = None
-    truth: str | None = None
-    correct: bool | None = None
+    verdict: Verdict
+    group: Group
+    truth: str | None
+    correct: bool | None
 
     @property
     def wrongly_kept(self) -> bool:
-        return self.group is Group.OPEN and not self.is_ood
+        return self.group is Group.OPEN and not self.verdict.is_ood
 
     @property
     def wrongly_rejected(self) -> bool:
-        return self.group in (Group.ID, Group.SHIFTED) and self.is_ood
+        return self.group is not Group.OPEN and bool(self.verdict.is_ood)
 
     @property
     def wrong_class(self) -> bool:
-        return not self.is_ood and self.correct is False and self.group is not Group.OPEN
+        return not self.verdict.is_ood and self.correct is False and self.group is not Group.OPEN
 
     @property
     def missed(self) -> str:
@@ -81,28 +77,32 @@ class JudgedImage:
             return f"is {isolated(self.truth)}"
         return "is none of these" if self.wrongly_kept else "is one of the classes"
 
-    @property
-    def named(self) -> str:
-        """The verdict in words."""
-        label = isolated(self.label)
-        return f"closest class {label}" if self.is_ood else f"{label}, {percent(self.confidence, 0)}"
-
 
 def judged_images(evaluation: Evaluation, one: EvaluatedSet) -> list[JudgedImage]:
     """The images of a set with the primary score's verdicts."""
-    values, verdicts = one.scored.values[evaluation.primary], evaluation.is_ood(one)
+    spec, rejected = evaluation.primary, evaluation.is_ood(one)
+    judged = []
+    for i, item in enumerate(one.scored.items):
+        label, confidence = evaluation.classes[one.scored.predicted[i]], float(one.scored.confidence[i])
+        score = float(one.scored.values[spec][i])
+        verdict = Verdict(item.id, label, confidence, spec, score, None, bool(rejected[i]))
+        truth = evaluation.classes[one.labels[i]] if one.labelled[i] else item.label
+        judged.append(JudgedImage(item, verdict, one.group, truth, bool(one.correct[i]) if one.labelled[i] else None))
+    return judged
+
+
+def named(verdict: Verdict) -> str:
+    label = isolated(verdict.label)
+    return f"closest class {label}" if verdict.is_ood else f"{label}, {percent(verdict.confidence, 0)}"
+
+
+def said(verdict: Verdict, missed: str = "") -> list[Child]:
+    """The verdict, the class, and what the image is if the verdict is wrong."""
+    css = "verdict none" if verdict.is_ood else "verdict kept"
     return [
-        JudgedImage(
-            item,
-            label=evaluation.classes[one.scored.predicted[i]],
-            confidence=float(one.scored.confidence[i]),
-            score=float(values[i]),
-            is_ood=bool(verdicts[i]),
-            group=one.group,
-            truth=evaluation.classes[one.labels[i]] if one.labelled[i] else item.label,
-            correct=bool(one.correct[i]) if one.labelled[i] else None,
-        )
-        for i, item in enumerate(one.scored.items)
+        verdict.verdict and tag("span", f"{'✕' if verdict.is_ood else '✓'} {verdict.verdict}", class_=css),
+        tag("span", named(verdict), class_="what"),
+        tag("span", missed, class_="truth") if missed else None,
     ]
 
 
@@ -113,30 +113,36 @@ def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, 
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
-        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="images"),
+        tag("ul", [tag("li", card(one.item, one.verdict, one.missed)) for one in images[:shown]], class_="images"),
     )
 
 
-def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | None:
+def unlisted(images: Sequence[JudgedImage], folder: Path) -> Markup | None:
     """The images that a gallery does not show, one line each, folded."""
     if not images:
         return None
     lines = []
     for image in images:
-        link = None if folder is None else file_link(image.item, folder)
-        said = [image.named, image.missed, f"score {score_value(image.score)}"]
-        text = "; ".join(filter(None, said))
+        link = file_link(image.item, folder)
+        words = named(image.verdict), image.missed, f"score {score_value(image.verdict.score)}"
         name = tag("a", image.item.id, href=link) if link else tag("code", image.item.id)
-        lines.append(tag("li", name, " ", tag("span", text, class_="small")))
+        lines.append(tag("li", name, " ", tag("span", "; ".join(filter(None, words)), class_="small")))
     return folded(f"The other {len(images):,}", tag("ol", lines, class_="rest"))
 
 
-def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
+def card(
+    item: ImageItem,
+    verdict: Verdict,
+    missed: str = "",
+    *,
+    link: str | None = None,
+    embed: bool = True,
+    details: Child = None,
+) -> Markup:
     """An image with its verdict and a link to its file; without `embed` the file itself is shown."""
-    name = PurePath(image.item.id).name or image.item.id
-    judged = verdict_word(image.is_ood)
-    source = thumbnail(image.item) if embed or link is None else link
-    alternative = f"{isolated(name)}: {judged}, closest class {isolated(image.label)}"
+    name = PurePath(item.id).name or item.id
+    source = thumbnail(item) if embed or link is None else link
+    alternative = f"{isolated(name)}: {verdict.verdict}, closest class {isolated(verdict.label)}"
     if source is None:
         shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     else:
@@ -147,14 +153,11 @@ def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, det
         shown = tag("a", shown, href=link, class_="enlarge")
     elif source is not None:
         shown = tag("span", shown, class_="enlarge")
-    css = "none" if image.is_ood else "kept"
     caption = tag(
         "figcaption",
-        tag("span", ("✕ " if image.is_ood else "✓ ") + judged, class_=f"verdict {css}"),
-        tag("span", image.named, class_="what"),
-        tag("span", image.missed, class_="truth") if image.missed else None,
-        tag("span", f"score {score_value(image.score)}", class_="file"),
+        said(verdict, missed),
+        tag("span", f"score {score_value(verdict.score)}", class_="file"),
         tag("span", details, class_="file") if details else None,
-        tag("a" if link else "span", name, class_="file", title=image.item.id, href=link),
+        tag("a" if link else "span", name, class_="file", title=item.id, href=link),
     )
-    return tag("figure", shown, caption, class_="image wrong" if image.missed else "image")
+    return tag("figure", shown, caption, class_="image wrong" if missed else "image")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.monitor import Block, FlaggedImage, Monitor, Status
+from deltaenergy.detector.verdict import Verdict
+from deltaenergy.monitor import FlaggedImage, Monitor, Status
 from deltaenergy.report.charts import Curve, Scale, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.images import card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
@@ -29,7 +29,9 @@ def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, comma
     if status.images:
         sections += [_over_time(monitor, status), _classes(monitor)]
     if monitor.history.flagged:
-        sections.append(_images(list(monitor.history.flagged)[::-1], folder))
+        cards = [tag("li", _card(one, folder)) for one in reversed(monitor.history.flagged)]
+        lead = f"The last {count(len(cards), 'rejected image')}, newest first."
+        sections.append(Section("images", "Which images", tag("ul", cards, class_="images"), lead))
     return detector_page(title or "Monitor", sections, detector, command=command, guarantee=detector.guarantee)
 
 
@@ -63,14 +65,17 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
         description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}; "
         f"{percent(monitor.bound)} is allowed",
     )
+    logs = np.array([(block.rate, block.shift) for block in blocks]) / math.log(10)
     curves = [
-        Curve("rate of none of these", ends, _tens([block.rate for block in blocks]), index=0),
-        Curve("shift of the scores", ends, _tens([block.shift for block in blocks]), index=1),
+        Curve("rate of none of these", ends, logs[:, 0], index=0),
+        Curve("shift of the scores", ends, logs[:, 1], index=1),
     ]
+    lowest = max(-3.0, min(-0.5, float(logs.min())))
+    highest = max(1.15 * status.alarm_level, 1.05 * float(logs.max()))
     evidence = curve_chart(
         curves,
         time,
-        Scale("log₁₀ of the evidence", _evidence_range(blocks, status.alarm_level)),
+        Scale("log₁₀ of the evidence", (lowest, highest)),
         title="Evidence of a change over time",
         size=SIZE,
         y_mark=(status.alarm_level, "alarm"),
@@ -87,15 +92,6 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
         tag("p", times, class_="small"),
     )
     return Section("course", "Over time", body, lead)
-
-
-def _tens(logs: Sequence[float]) -> list[float]:
-    return [value / math.log(10) for value in logs]
-
-
-def _evidence_range(blocks: Sequence[Block], bar: float) -> tuple[float, float]:
-    values = _tens([value for block in blocks for value in (block.rate, block.shift)])
-    return max(-3.0, min(-0.5, *values)), max(bar * 1.15, max(values) * 1.05)
 
 
 def _classes(monitor: Monitor) -> Section:
@@ -136,12 +132,6 @@ def _share(part: int, whole: int) -> str:
     return percent(part / whole) if whole else "–"
 
 
-def _images(flagged: Sequence[FlaggedImage], folder: Path) -> Section:
-    cards = [tag("li", _card(one, folder)) for one in flagged]
-    lead = f"The last {count(len(cards), 'rejected image')}, newest first."
-    return Section("images", "Which images", tag("ul", cards, class_="images"), lead)
-
-
 def _card(seen: FlaggedImage, folder: Path) -> Markup:
     if not seen.file:
         # Its name came over the network: it must not link to a file on this disk.
@@ -149,5 +139,5 @@ def _card(seen: FlaggedImage, folder: Path) -> Markup:
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-image"), caption, class_="image")
     item = ImageItem(seen.id, Path(seen.id))
-    image = JudgedImage(item, seen.label, math.nan, seen.score, True)
-    return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")
+    verdict = Verdict(seen.id, seen.label, math.nan, "", seen.score, None, True)
+    return card(item, verdict, link=file_link(item, folder), details=f"image {seen.number:,}")

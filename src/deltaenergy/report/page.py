@@ -14,6 +14,7 @@ from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.words import count, score_value
 
 if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
     from deltaenergy.detector.guarantee import Guarantee
@@ -61,6 +62,17 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
         tag("title", title),
         tag("style", Markup(files("deltaenergy.report").joinpath("style.css").read_text(encoding="utf-8"))),
     )
+    parts = [
+        tag(
+            "section",
+            tag("h2", section.heading, id=f"{section.id}-heading"),
+            tag("p", section.lead, class_="lead") if section.lead else None,
+            section.body,
+            id=section.id,
+            aria_labelledby=f"{section.id}-heading",
+        )
+        for section in sections
+    ]
     links = [tag("li", tag("a", section.heading, href=f"#{section.id}")) for section in sections[1:]]
     header = tag(
         "header",
@@ -71,7 +83,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
     body = tag(
         "body",
         header,
-        tag("main", [_section(section) for section in sections]),
+        tag("main", parts),
         tag("footer", f"Made by deltaenergy {__version__}. This page loads nothing from the network.", note),
         tag("script", Markup(script)) if script else None,
     )
@@ -149,51 +161,40 @@ def table(
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
+def definitions(facts: Mapping[str, Child]) -> Markup:
     """Names and values in two columns: how a report was made."""
-    return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in entries], class_="facts")
-
-
-def _section(section: Section) -> Markup:
-    return tag(
-        "section",
-        tag("h2", section.heading, id=f"{section.id}-heading"),
-        tag("p", section.lead, class_="lead") if section.lead else None,
-        section.body,
-        id=section.id,
-        aria_labelledby=f"{section.id}-heading",
-    )
+    return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in facts.items()], class_="facts")
 
 
 def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:
     """Model, classes, prompts, settings, versions, command; then the table of scores."""
     model, classifier, given = provenance["model"], provenance["classifier"], provenance.get
     templates, names, limit = classifier.get("templates"), provenance["classes"], given("limit")
-    entries: list[tuple[str, Child]] = [
-        ("model", model["name"]),
-        ("model fingerprint", tag("code", model["fingerprint"])),
-        ("classifier", classifier["method"]),
-    ]
+    facts: dict[str, Child] = {
+        "model": model["name"],
+        "model fingerprint": tag("code", model["fingerprint"]),
+        "classifier": classifier["method"],
+    }
     if templates:
         label = "prompt template" if len(templates) == 1 else "prompt templates"
-        entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
+        facts[label] = [join(tag("code", text), tag("br")) for text in templates]
     if classifier.get("batch_dependent"):
-        entries.append(("note", "the result of an image depends on the other images of its batch"))
-    entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
+        facts["note"] = "the result of an image depends on the other images of its batch"
+    facts["classes"] = [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]
     if "limit" in provenance:
-        entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))
+        facts["images"] = "all images" if limit is None else f"at most {limit:,} of each set"
     if "resamples" in provenance:
-        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
+        facts["intervals"] = f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"
     if given("guarantee"):
-        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
-    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
-    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
+        facts["the detector’s threshold"] = str(provenance["guarantee"])
+    facts["computed on"] = f"{provenance['device']}, {provenance['precision']}"
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     if given("command"):
-        entries.append(("command", tag("code", provenance["command"])))
-    entries.append(("date", str(provenance["date"])))
+        facts["command"] = tag("code", provenance["command"])
+    facts["date"] = str(provenance["date"])
     listed = tag("ol", [tag("li", name) for name in names], class_="names")
     classes = folded(f"The {count(len(names), 'class', 'classes')}", listed)
-    return Section("made", "How this was made", join(definitions(entries), scores, classes))
+    return Section("made", "How this was made", join(definitions(facts), scores, classes))
 
 
 def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
@@ -225,25 +226,28 @@ def score_table(
     return table(["score", "formula", "source", "threshold"], rows, caption="Scores", numeric=frozenset({3}))
 
 
-def detector_scores(detector: Detector) -> Markup:
-    score = detector.score
-    return score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: detector.threshold})
-
-
 def detector_page(
     title: str,
     sections: Sequence[Section],
-    detector: Detector,
+    by: Detector | Classifier,
     *,
     command: str | None,
     guarantee: Guarantee | NamesRule | None,
+    what: str = "",
     script: str = "",
 ) -> str:
-    """A whole page about a detector's results: `sections`, and how the detector was made."""
-    from deltaenergy.evaluation.results import provenance_of  # imports torch
+    """A whole page about results of a detector or classifier: `sections`, and how it was made.
 
+    `what` is the subject of the subtitle, by default the score.
+    """
+    from deltaenergy.detector.detector import Detector  # imports torch
+    from deltaenergy.evaluation.results import provenance_of
+
+    classifier, scores = by.classifier if isinstance(by, Detector) else by, Markup("")
+    if isinstance(by, Detector):
+        score, what = by.score, what or f"score {by.score.spec}"
+        scores = score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: by.threshold})
     promise = None if guarantee is None else str(guarantee)
-    provenance = provenance_of(detector.classifier, command=command, guarantee=promise)
-    parts = [f"model {provenance['model']['name']}", f"score {detector.score.spec}", provenance["date"][:10]]
-    made = provenance_section(provenance, detector_scores(detector))
-    return render_page(title, " · ".join(parts), [*sections, made], script=script)
+    provenance = provenance_of(classifier, command=command, guarantee=promise)
+    parts = [f"model {provenance['model']['name']}", what, provenance["date"][:10]]
+    return render_page(title, " · ".join(parts), [*sections, provenance_section(provenance, scores)], script=script)

@@ -19,7 +19,7 @@ from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.images import card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, tiles, unreadable_note
 from deltaenergy.report.words import count, percent
 
@@ -47,11 +47,7 @@ Margin = Callable[[Verdict], float]
 
 
 def verdicts_page(
-    verdicts: Verdicts,
-    detector: Detector,
-    folder: Path,
-    title: str | None = None,
-    command: str | None = None,
+    verdicts: Verdicts, detector: Detector, folder: Path, title: str | None = None, command: str | None = None
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will be, for its links to the files.
 
@@ -175,13 +171,12 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
-    image = JudgedImage(item, verdict.label, verdict.confidence, verdict.score, bool(verdict.is_ood))
     details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
     if verdict.more_like is not None:
         details = f"more like {isolated(verdict.more_like)}" + ("" if details is None else f", {details}")
     return tag(
         "li",
-        card(image, link=file_link(item, folder), embed=embed, details=details),
+        card(item, verdict, link=file_link(item, folder), embed=embed, details=details),
         data_verdict=verdict.verdict,
         data_class=verdict.label,
         data_name=item.id,

@@ -53,7 +53,6 @@ def methods(
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:
-    """One line per method, and which to start with."""
     from rich.text import Text
 
     from deltaenergy.scores.registry import DEFAULT_SCORE

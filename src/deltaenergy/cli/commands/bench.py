@@ -1,4 +1,4 @@
-"""`deltaenergy bench` and `report`: run a benchmark, and make tables and plots of its results."""
+"""`deltaenergy bench`, `report` and `theory`: the paper's benchmarks with tables and plots, and its theorems."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deltaenergy.cli.commands.explain import MapMethod
 from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
@@ -42,11 +43,10 @@ def bench(
             show_default="lite; for mini, tiny",
         ),
     ] = None,
-    data: Annotated[Path | None, o.unset("--data", help="Folder of the datasets (see datasets).")] = None,
+    data: Annotated[Path | None, o.unset(help="Folder of the datasets (see datasets).")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            "--methods",
             autocompletion=o.complete_score_or_method,
             help="Scores, METHOD/SCORE, or {METHOD,…}/{SCORE,…}, between commas; paper means all rows of the paper's "
             "tables.",
@@ -54,13 +54,11 @@ def bench(
         ),
     ] = None,
     protocol: Annotated[
-        str, typer.Option("--protocol", help="standard, paper (what the paper states) or croft (what its code does).")
+        str, typer.Option(help="standard, paper (what the paper states) or croft (what its code does).")
     ] = "standard",
-    limit: Annotated[
-        int | None, o.count("--limit", help="Use at most this many images per set.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, o.count(help="Use at most this many images per set.", show_default=False)] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Random seeds, such as 1,2.", show_default="the benchmark's")
+        str | None, typer.Option(help="Random seeds, such as 1,2.", show_default="the benchmark's")
     ] = None,
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Results folder; an existing one is resumed.")] = Path(
         "results"
@@ -229,3 +227,34 @@ def report(
     for path in wanted:
         write_report(Results(results_folder), path)
     err.print(f"Written: {', '.join(map(str, wanted))}")
+
+
+@command("Research", "deltaenergy theory detector/ --id good/ --open other/ --report theory.html")
+def theory(
+    by: Annotated[str, typer.Argument(help="Folder of a detector, from tune or calibrate.", metavar="DETECTOR")],
+    known: Annotated[Path, typer.Option("--id", help="Images of its classes, one subfolder per class.")],
+    unknown: Annotated[
+        Path | None, o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1.")
+    ] = None,
+    against: Annotated[Path | None, o.unset(help="Detector tuned without EBM, for Theorem 4's comparison.")] = None,
+    domains: Annotated[bool, typer.Option("--domains", help="--id has DOMAIN/CLASS/ rather than CLASS/.")] = False,
+    method: Annotated[MapMethod, typer.Option(help="Heatmap of Figure 1.")] = "auto",
+    report: o.ReportOption = None,
+    json: o.JsonOption = False,
+    on: o.OnOption = "auto",
+) -> None:
+    """Check the paper's theorems on a detector and your images.
+
+    Figure 1 needs --open: does attention stay where P_j < 0 is masked, and move where P_j > 0 is?
+    """
+    from deltaenergy.theory import check_paper
+
+    results.check_report(report)
+    found = check_paper(by, known, unknown, against=against, domains=domains, method=method, on=on)
+    results.write_report(found, report)
+    if json:
+        print_json({**found.to_dict(), "unreadable": results.unreadable_records(found.unreadable)})
+    else:
+        for name, sentence in [*found.sentences(), *found.figure_sentences()]:
+            out.print(f"{name}: {sentence}")
+    results.finish(found.unreadable)

@@ -32,13 +32,10 @@ def calibrate(
     model: o.ModelOption = None,
     template: o.TemplateOption = None,
     score: o.ScoreOption = None,
-    keep: Annotated[float, typer.Option("--keep", help="Share of new known images to keep.")] = 0.95,
+    keep: Annotated[float, typer.Option(help="Share of new known images to keep.")] = 0.95,
     confidence: Annotated[
         float | None,
-        o.unset(
-            "--confidence",
-            help="Keep at least --keep with this confidence, such as 0.9, instead of on average. Rejects less.",
-        ),
+        o.unset(help="Keep at least --keep with this confidence, such as 0.9, instead of on average. Rejects less."),
     ] = None,
     by_class: Annotated[
         bool,
@@ -52,9 +49,7 @@ def calibrate(
     ] = False,
     tolerate: Annotated[
         str | None,
-        o.unset(
-            "--tolerate", help="Corruptions to tolerate: blur,noise,jpeg,dark. Fewer unknown images are then rejected."
-        ),
+        o.unset(help="Corruptions to tolerate: blur,noise,jpeg,dark. Fewer unknown images are then rejected."),
     ] = None,
     overwrite: o.OverwriteOption = False,
     json: o.JsonOption = False,

@@ -29,11 +29,10 @@ def explain(
     classes: o.ClassesOption = None,
     model: o.ModelOption = None,
     target: Annotated[
-        str, typer.Option("--target", help="What to explain: class (the predicted one), score, or a class name.")
+        str, typer.Option(help="What to explain: class (the predicted one), score, or a class name.")
     ] = "class",
     method: Annotated[
-        MapMethod,
-        typer.Option("--method", help="Heatmap: grad-cam for convolutional models, rollout for transformers."),
+        MapMethod, typer.Option(help="Heatmap: grad-cam for convolutional models, rollout for transformers.")
     ] = "auto",
     on: o.OnOption = "auto",
 ) -> None:

@@ -28,30 +28,22 @@ def features(
         ),
     ],
     store: Annotated[
-        str,
-        typer.Option("--out", "-o", help="The store's folder, or its URL in cloud storage; created, or resumed."),
+        str, typer.Option("--out", "-o", help="The store's folder, or its URL in cloud storage; created, or resumed.")
     ],
     model: o.ModelOption = None,
     patches: Annotated[bool, typer.Option("--patches", help="Also store patch features (much larger).")] = False,
     shard_size: Annotated[
         int | None,
-        typer.Option(
-            "--shard-size",
-            min=1,
-            help="Images per shard.",
-            show_default="by their number, at most 1024; 128 with patches",
-        ),
+        typer.Option(min=1, help="Images per shard.", show_default="by their number, at most 1024; 128 with patches"),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "float16"] | None,
-        typer.Option("--dtype", help="Precision of stored features.", show_default="float32"),
+        Literal["float32", "float16"] | None, typer.Option(help="Precision of stored features.", show_default="float32")
     ] = None,
     dataset: Annotated[
-        str | None, o.unset("--dataset", help="A known dataset (see datasets); IMAGES is then the data root.")
+        str | None, o.unset(help="A known dataset (see datasets); IMAGES is then the data root.")
     ] = None,
     split: Annotated[
-        Literal["train", "val", "test"] | None,
-        typer.Option("--split", help="Split of the dataset.", show_default="all"),
+        Literal["train", "val", "test"] | None, typer.Option(help="Split of the dataset.", show_default="all")
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Retry images that could not be read before.")] = False,
     json: o.JsonOption = False,
@@ -60,7 +52,6 @@ def features(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers",
             min=1,
             max=1024,
             help="Number of worker processes.",
@@ -134,17 +125,14 @@ def _given(images: list[str], dataset: str | None, split: str | None) -> Any:
         return given
     from deltaenergy.data.formats.hub import hub_images
 
-    expanded: list[Any] = []
-    for argument in listed:
-        expanded += hub_images(argument) if argument.startswith("hf:") else [argument]
-    return expanded
+    return [image for one in listed for image in (hub_images(one) if one.startswith("hf:") else [one])]
 
 
 @command("Operate", "deltaenergy verify store/", "deltaenergy verify store/ --repair photos/")
 def verify(
     stores: Annotated[list[str], typer.Argument(help="Feature stores.")],
     repair: Annotated[
-        str | None, o.unset("--repair", metavar="IMAGES", help="Encode damaged shards again from the store's images.")
+        str | None, o.unset(metavar="IMAGES", help="Encode damaged shards again from the store's images.")
     ] = None,
     json: o.JsonOption = False,
 ) -> None:

@@ -11,7 +11,7 @@ from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
 from deltaenergy.cli.shell.console import err, out, print_json
-from deltaenergy.cli.shell.exits import CHANGED
+from deltaenergy.cli.shell.exits import CHANGED, DONE
 from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
@@ -30,14 +30,13 @@ CLASSES_SHOWN = 5
 )
 def monitor(
     detector: Annotated[str, typer.Option("--detector", "-d", help="Folder of a calibrated detector.")],
-    state: Annotated[Path, typer.Option("--state", help="State file, FILE.json; made if it does not exist.")],
+    state: Annotated[Path, typer.Option(help="State file, FILE.json; made if it does not exist.")],
     images: Annotated[
         list[str] | None,
         typer.Argument(help="New images in the order they came, or a table of score --out; omit to print the state."),
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", help="Probability of a false alarm, over all time.", show_default="0.04"),
+        float | None, typer.Option(help="Probability of a false alarm, over all time.", show_default="0.04")
     ] = None,
     report: o.ReportOption = None,
     exit_code: Annotated[
@@ -52,7 +51,7 @@ def monitor(
     at most alpha + 0.01. Alarms are permanent: recalibrate with images of the new kind and start a new state file.
     """
     import deltaenergy as de
-    from deltaenergy.detector.verdict_tables import holds_verdicts
+    from deltaenergy.detector.verdicts import holds_verdicts
     from deltaenergy.models.on import On
     from deltaenergy.source import list_images
 
@@ -70,10 +69,7 @@ def monitor(
             err.print(f"New images{' in the table' if table else ''}: {watching.images - before:,}.")
     results.write_report(watching, report)
     _print(watching, unreadable, json)
-    if exit_code and watching.changed:
-        results.report_unreadable(unreadable)
-        raise typer.Exit(CHANGED)
-    results.finish(unreadable)
+    results.finish(unreadable, CHANGED if exit_code and watching.changed else DONE)
 
 
 def _print(watching: Monitor, unreadable: list[Unreadable], json: bool) -> None:

@@ -20,8 +20,7 @@ from deltaenergy.errors import InputError
 )
 def serve(
     detector: Annotated[
-        list[str] | None,
-        o.unset("--detector", "-d", help="Folder of a detector, or NAME=FOLDER; repeat for several."),
+        list[str] | None, o.unset("--detector", "-d", help="Folder of a detector, or NAME=FOLDER; repeat for several.")
     ] = None,
     model: Annotated[
         str | None,
@@ -33,22 +32,19 @@ def serve(
         ),
     ] = None,
     monitor: Annotated[
-        list[str] | None, o.unset("--monitor", help="Monitor file: STATE.json, or NAME=STATE.json (see monitor).")
+        list[str] | None, o.unset(help="Monitor file: STATE.json, or NAME=STATE.json (see monitor).")
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = 8000,
     api_key_file: Annotated[
-        Path | None, o.unset("--api-key-file", help="File with API keys, one per line; clients must send one.")
+        Path | None, o.unset(help="File with API keys, one per line; clients must send one.")
     ] = None,
-    cors: Annotated[
-        list[str] | None, o.unset("--cors", help="Allow requests from this web origin; repeatable.")
-    ] = None,
+    cors: Annotated[list[str] | None, o.unset(help="Allow requests from this web origin; repeatable.")] = None,
     limits: Annotated[
         str | None,
         typer.Option(
-            "--limits",
             help="Limits per request: seconds, files, body_mb, megapixels. For the service: queue (images in "
             "progress; more get 429), wait_ms (to fill a batch). Such as seconds=60,files=128.",
             show_default="seconds=30, files=64, body_mb=64, megapixels=50, queue=256, wait_ms=5",

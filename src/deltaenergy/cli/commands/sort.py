@@ -32,8 +32,8 @@ MOST_LISTED = 20
 )
 def sort(
     images: o.ImagesArgument,
-    into: Annotated[Path, typer.Option("--into", help="Folder to sort into, outside the image folders.")],
-    how: Annotated[Literal["copy", "link", "move"], typer.Option("--how", help="What to do with the files.")] = "copy",
+    into: Annotated[Path, typer.Option(help="Folder to sort into, outside the image folders.")],
+    how: Annotated[Literal["copy", "link", "move"], typer.Option(help="What to do with the files.")] = "copy",
     dry_run: o.DryRunOption = False,
     detector: o.DetectorOption = None,
     classes: o.ClassesOption = None,

@@ -12,6 +12,7 @@ from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
 from deltaenergy.cli.shell.console import err, print_json, print_table
+from deltaenergy.core.specs import read_value
 from deltaenergy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,25 +28,21 @@ RECIPE = ("epochs", "lr", "batch_size", "views")
 
 @command("Make a detector", "deltaenergy tune --train few/ --shots 16 --out tuned/")
 def tune(
-    train: Annotated[
-        Path, typer.Option("--train", help="Folder with one subfolder of images per class, or a feature store.")
-    ],
+    train: Annotated[Path, typer.Option(help="Folder with one subfolder of images per class, or a feature store.")],
     out: o.OutDetectorOption,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method",
             autocompletion=o.complete_method,
             help='Tuning method, such as "ebm(p=0.5)" or cocoop+ebm; repeat it, or use auto, to try several and keep '
             "the best.",
             show_default=DEFAULT_METHOD,
         ),
     ] = None,
-    val: Annotated[Path | None, o.unset("--val", help="Validation images, as --train: keep the best epoch.")] = None,
-    shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
+    val: Annotated[Path | None, o.unset(help="Validation images, as --train: keep the best epoch.")] = None,
+    shots: Annotated[int, typer.Option(min=1, help="Training images per class.")] = 16,
     seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order)."),
+        int, typer.Option(min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order).")
     ] = 1,
     classes: o.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
@@ -55,7 +52,6 @@ def tune(
     recipe: Annotated[
         str | None,
         typer.Option(
-            "--recipe",
             help="Training settings, such as epochs=5,lr=0.01,batch_size=16. views=8: random crops per image, encoded "
             "once; views=live: new crops at every step; views=test: the plain image.",
             show_default=False,
@@ -66,7 +62,7 @@ def tune(
         typer.Option("--id", help="Known images for the threshold.", show_default="--val, or unused images"),
     ] = None,
     score: o.ScoreOption = None,
-    keep: Annotated[float, typer.Option("--keep", help="Share of new known images to keep, on average.")] = 0.95,
+    keep: Annotated[float, typer.Option(help="Share of new known images to keep, on average.")] = 0.95,
     model: o.ModelOption = None,
     overwrite: o.OverwriteOption = False,
     json: o.JsonOption = False,
@@ -124,13 +120,9 @@ def _recipe(text: str | None) -> dict[str, Any]:
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in RECIPE:
             raise InputError(f"`recipe` has no {name[:60]!r}.{did_you_mean(name[:60], RECIPE)}")
-        if name == "views" and value in ("live", "test"):
-            found[name] = value
-            continue
-        try:
-            found[name] = float(value) if name == "lr" else int(value[:12])
-        except ValueError:
-            raise InputError(f"`recipe` {name} must be a number, got {value[:60]!r}.") from None
+        found[name] = read_value(value)
+        if isinstance(found[name], str) and (name, value) not in (("views", "live"), ("views", "test")):
+            raise InputError(f"`recipe` {name} must be a number, got {value[:60]!r}.")
     return found
 
 

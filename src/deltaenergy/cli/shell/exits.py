@@ -93,7 +93,7 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
         return _say(_internal_error(error, arguments), OUR_ERROR)
 
 
-def _say(text: str, code: int, style: str | None = "red") -> int:
+def _say(text: str, code: int, style: str = "red") -> int:
     try:
         err.print(text, style=style)
     except (MemoryError, SystemError):  # no memory is left for the console
@@ -132,17 +132,11 @@ def _explain(error: BaseException) -> str | None:
 
 
 def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    place = _save_traceback(error, arguments)
-    where = f"Traceback saved to {place}." if place else "The traceback could not be saved."
-    return f"Internal error: {what[:300]}. {where}"
-
-
-def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | None:
-    """Write the traceback to the cache folder or the temporary folder; None if neither works."""
+    """One sentence; the traceback is saved in the cache folder, or in the temporary folder if that fails."""
     from deltaenergy.files.cache import cache_folder
 
+    said = (str(error).strip().splitlines() or [""])[0]
+    what = f"Internal error: {type(error).__name__}: {said}".removesuffix(": ")[:300]
     text = "\n".join(
         [
             f"deltaenergy {__version__}, Python {platform.python_version()}, {platform.platform()}",
@@ -161,8 +155,8 @@ def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | No
             handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=place)
             with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
-            return Path(path)
-    return None
+            return f"{what}. Traceback saved to {path}."
+    return f"{what}. The traceback could not be saved."
 
 
 class GuardedStream:
@@ -177,8 +171,6 @@ class GuardedStream:
         self.failure: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if self._stream is None:
-            raise AttributeError(name)
         return getattr(self._stream, name)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -46,22 +47,15 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
     return complete
 
 
-def _scores() -> Iterable[str]:
-    from deltaenergy.scores.registry import list_scores
-
-    return list_scores()
-
-
-def _methods() -> Iterable[str]:
-    from deltaenergy.classifiers.methods import list_methods
-
-    return list_methods()
+def _listed(module: str, function: str) -> Callable[[], Iterable[str]]:
+    """The names that a function lists; its module is imported when they are needed."""
+    return lambda: getattr(importlib.import_module(f"deltaenergy.{module}"), function)()
 
 
-def _benchmarks() -> Iterable[str]:
-    from deltaenergy.benchmarks.spec import benchmark_names
-
-    return benchmark_names()
+_scores, _methods = _listed("scores.registry", "list_scores"), _listed("classifiers.methods", "list_methods")
+complete_score, complete_method = completing(_scores), completing(_methods)
+complete_score_or_method = completing(lambda: sorted({*_scores(), *_methods()}))
+complete_benchmark = completing(_listed("benchmarks.spec", "benchmark_names"))
 
 
 def _words() -> Iterable[str]:
@@ -69,9 +63,6 @@ def _words() -> Iterable[str]:
 
     return (word.removesuffix("N") for word in WORDS)
 
-
-complete_score, complete_method, complete_benchmark = map(completing, (_scores, _methods, _benchmarks))
-complete_score_or_method = completing(lambda: sorted({*_scores(), *_methods()}))
 
 ImagesArgument = Annotated[
     list[str],
@@ -111,8 +102,7 @@ ScoresOption = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    float | None,
-    typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
+    float | None, typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95")
 ]
 KnownOption = Annotated[list[str] | None, unset("--id", help="Known images to set the threshold with.")]
 FdrOption = Annotated[

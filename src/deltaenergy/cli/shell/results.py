@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deltaenergy.cli.shell.console import err, print_json, print_table
-from deltaenergy.cli.shell.exits import SOME_UNREADABLE
+from deltaenergy.cli.shell.exits import DONE, SOME_UNREADABLE
 from deltaenergy.cli.shell.options import typed
 from deltaenergy.core.text import counted, visible
 
@@ -30,7 +30,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
     A report is written before anything is printed, so a closed standard output cannot stop it.
     """
     from deltaenergy.detector.fiftyone import names_fiftyone
-    from deltaenergy.detector.score import join_parts, no_threshold
+    from deltaenergy.detector.score import no_threshold
     from deltaenergy.detector.verdict_files import check_table, write_csv, write_table
     from deltaenergy.files import keeping_result
 
@@ -50,9 +50,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
             yield part
 
     def print_csv(some: Iterable[Verdicts]) -> None:
-        write_csv(sys.stdout, [], verdicts.columns)
-        for part in some:
-            write_csv(sys.stdout, part.rows(), verdicts.columns, header=False)
+        write_csv(sys.stdout, (row for part in some for row in part.rows()), verdicts.columns)
 
     if out is not None and not fiftyone:
         written = write_table(out, (part.rows() for part in parts()), verdicts.columns)
@@ -62,7 +60,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
     else:
         held += verdicts.batches()
     if whole_at_once:
-        whole = join_parts(held, verdicts.unreadable)
+        whole = verdicts.collect(held)
         if out is not None and fiftyone:
             keeping_result(out, whole.to_fiftyone, what="The table")
             err.print(f"{counted(len(whole), 'image')} written to {out}")
@@ -78,7 +76,6 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
 
 
 def close(verdicts: Scoring) -> None:
-    """Print the closing lines of a scoring run."""
     from deltaenergy.detector.adaptive import ORDER_DEPENDENT
     from deltaenergy.detector.detector import Detector
 
@@ -94,11 +91,11 @@ def _document(verdicts: Scoring, whole: Verdicts) -> dict[str, Any]:
     from deltaenergy.detector.adaptive import ORDER_DEPENDENT
     from deltaenergy.detector.detector import Detector
 
-    detector, more = verdicts.detector, dict[str, Any]()
+    detector = verdicts.detector
+    more: dict[str, Any] = {"note": ORDER_DEPENDENT}
     if isinstance(detector, Detector):
-        more = {"guarantee": _guarantee_record(detector), "fdr": verdicts.fdr}
-    else:
-        more = {"note": ORDER_DEPENDENT}
+        known = detector.guarantee
+        more = {"guarantee": None if known is None else known.to_dict(), "fdr": verdicts.fdr}
     return {
         "model": detector.classifier.model.describe(),
         "classes_hash": detector.classifier.classes_hash,
@@ -131,7 +128,6 @@ def _print_verdicts(whole: Verdicts, columns: Sequence[str]) -> None:
 
 
 def print_counts(counts: Counts) -> None:
-    """Print the number of each verdict on standard error."""
     unreadable = f"{counts.unreadable:,} unreadable"
     if counts.rejected is None:
         err.print(f"{counts.images:,} scored, {unreadable}.")
@@ -188,18 +184,14 @@ def write_report(results: Any, path: Path | None, **options: Any) -> None:
 
 
 def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
-    """A saved detector, for JSON."""
+    known = detector.guarantee
     return {
         "detector": str(folder),
         "score": detector.score.spec,
         "threshold": detector.threshold,
-        "keep": None if detector.guarantee is None else detector.guarantee.keep,
-        "guarantee": _guarantee_record(detector),
+        "keep": None if known is None else known.keep,
+        "guarantee": None if known is None else known.to_dict(),
     }
-
-
-def _guarantee_record(detector: Detector) -> dict[str, Any] | None:
-    return None if detector.guarantee is None else detector.guarantee.to_dict()
 
 
 def threshold_words(detector: Detector) -> str:
@@ -210,20 +202,14 @@ def threshold_words(detector: Detector) -> str:
 
 
 def unreadable_records(unreadable: Iterable[Unreadable]) -> list[dict[str, str]]:
-    """The skipped images and the reasons, for JSON."""
     return [{"path": image.id, "reason": image.reason} for image in unreadable]
 
 
-def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
-    """List skipped images on standard error."""
+def finish(unreadable: Sequence[Unreadable], code: int = DONE) -> None:
+    """List skipped images; exit with `code`, or with 1 if there are any."""
     if unreadable:
         err.print(f"Skipped {counted(len(unreadable), 'unreadable image')}:", style="yellow")
         for image in unreadable:
             err.print(f"  {visible(image.id)}: {image.reason}", style="yellow")
-
-
-def finish(unreadable: Sequence[Unreadable]) -> None:
-    """List skipped images and exit with code 1 if there are any."""
-    report_unreadable(unreadable)
-    if unreadable:
-        raise typer.Exit(SOME_UNREADABLE)
+    if code or unreadable:
+        raise typer.Exit(code or SOME_UNREADABLE)

@@ -87,7 +87,7 @@ class Front:
             self.asked.append((request.method, request.path))
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
             told = self.failing.pop(0) if self.failing else self.always
-            if told is None and self.refuses(request.method, request.path):
+            if told is None and self.refuses(request.method, unquote(request.path)):
                 told = store_error(403, "AuthorizationPermissionMismatch")
             if told is not None:
                 return told, 0
@@ -106,7 +106,7 @@ class Front:
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "connection"}}
                 request = Message(self.command, self.path, headers, self.rfile.read(size))
                 answer, cut = front._answer(request)
-                if front.loses(request.method, request.path):
+                if front.loses(request.method, unquote(request.path)):
                     self.connection.close()
                     return
                 with contextlib.suppress(OSError):

@@ -47,20 +47,18 @@ _peaks: list[str] = []
 _COLLECT = gc.get_threshold()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis makes its table of characters, and keeps it in a file: 200 MB for a moment, which no worker needs."""
-    if not hasattr(config, "workerinput"):
-        strategies.text().validate()
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection() -> None:
-    """Import the classes of warnings: where tests run side by side, a thread for each process would for its reports.
+def pytest_collection(session: pytest.Session) -> None:
+    """Where tests run side by side, the process that the others report to prepares, while they start.
 
-    Threads that import parts of one package at the same time may meet it half-made. The processes start meanwhile.
+    For each of them a thread imports the classes of the warnings that it reports; threads that import parts of one
+    package at the same time may meet it half-made. And Hypothesis makes its table of characters and keeps it in a
+    file, which takes 200 MB for a moment.
     """
     for module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
         importlib.import_module(f"deltaenergy.{module}")
+    if not hasattr(session.config, "workerinput"):
+        strategies.text().validate()
 
 
 def pytest_collection_finish() -> None:

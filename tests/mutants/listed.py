@@ -860,8 +860,8 @@ mutant(
 mutant(
     "detector.detector.Detector",
     "a rejected image is more like the farthest word",
-    "nearest = (scored.features[asked] @ features.T).argmax(axis=1)",
-    "nearest = (scored.features[asked] @ features.T).argmin(axis=1)",
+    ".float().cpu().T).argmax(dim=1)",
+    ".float().cpu().T).argmin(dim=1)",
     NAMES,
 )
 mutant(

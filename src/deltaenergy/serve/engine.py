@@ -110,11 +110,12 @@ class Predictor:
         detector = self.detector or Detector(self.classifier, self.scorer.score)
         own, answers = detector.class_thresholds, []
         best = torch.topk(similarities, min(max(top_k), len(classes)))
-        closest = zip(top_k, best.indices.tolist(), shares.gather(1, best.indices).tolist(), best.values.tolist())
-        for verdict, (count, *found) in zip(detector.judge(scored), closest):
+        closest, cosines = best.indices.tolist(), best.values.tolist()
+        confidences = shares.gather(1, best.indices).tolist()
+        for i, verdict in enumerate(detector.judge(scored)):
             top = [
-                ClassConfidence(label=classes[k], confidence=share, similarity=similarity)
-                for k, share, similarity in list(zip(*found))[:count]
+                ClassConfidence(label=classes[k], confidence=confidence, similarity=similarity)
+                for k, confidence, similarity in zip(closest[i][: top_k[i]], confidences[i], cosines[i])
             ]
             row = verdict.to_dict() | {"score": verdict.score if math.isfinite(verdict.score) else None}
             threshold = own.get(verdict.label, detector.threshold)

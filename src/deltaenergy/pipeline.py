@@ -223,9 +223,9 @@ def _test_images(sets: TrainSets, validation: Validation | None) -> tuple[TestIm
     if validation is not None:
         labels = validation.labels.cpu().numpy()
         return TestImages(validation.images, labels, validation.features, "validation images"), []
-    methods, sample = sets.methods, sets.of(sets.methods[0])
+    methods, train = sets.methods, sets.of(sets.methods[0])
     unreadable: list[Unreadable] = []
-    if rest := _not_drawn(sample, sets.items):
+    if rest := _not_drawn(train, sets.items):
         with stage("Encoding unused images") as progress:
             encoded = encode_test_view(sets.model, as_source(rest), progress)
         unreadable = encoded.unreadable
@@ -235,7 +235,7 @@ def _test_images(sets: TrainSets, validation: Validation | None) -> tuple[TestIm
             return TestImages(encoded.items, labels, features, "unused training images"), unreadable
     # The training images are cross-validated: every method is tuned again for each fold.
     once = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
-    one_each = len(set(sample.sample.labels)) == len(sample.sample.labels)
+    one_each = len(set(train.sample.labels)) == len(train.sample.labels)
     if len(methods) > 1 and (once or one_each):
         why = f"{once[0]} cannot be tuned again for each fold" if once else "there is one image of each class"
         raise InputError(

@@ -60,25 +60,34 @@ docs: $(BIN)/.docs
 	$(BIN)/python tools/site/make.py
 
 # Each process gets neighbouring tests, which share what they make, and takes some of the other's when it is done.
-PYTEST := OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=2 $(BIN)/pytest -q
+# Scripts that tests start import what is compiled, whatever the user's shell says.
+PYTEST := OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=2 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q
 ALL    := -m "" --hypothesis-profile=campaign
 SPREAD := -n $(JOBS) --dist worksteal
 
 check: $(BIN)/.dev
 	$(BIN)/python tools/check.py
 
-# In two runs, one after the other: each process imports less, and holds what half of its tests leave behind.
-FIRST  := $(wildcard tests/[a-d]*/)
-REST   := $(FIRST:%=--ignore=%)
+# In four runs, one after the other: what a process has imported stays, and so does what its tests leave behind. The
+# third are those whose peers are scikit-learn and SciPy, which take 100 MB; the last is all that the others leave out.
+FIRST  := $(addprefix tests/,benchmarks classifiers cli core)
+SECOND := $(addprefix tests/,data detector docs explanation faults files golden)
+THIRD  := $(addprefix tests/,bridges evaluation monitor scores stats theory)
+LAST   := $(addprefix --ignore=,$(FIRST) $(SECOND) $(THIRD))
+
+define SUITE
+$(PYTEST) $(SPREAD) $(1) $(FIRST)
+$(PYTEST) $(SPREAD) $(1) $(SECOND)
+$(PYTEST) $(SPREAD) $(1) $(THIRD)
+$(PYTEST) $(SPREAD) $(1) $(LAST)
+endef
 
 test: lint
-	$(PYTEST) $(SPREAD) $(FIRST)
-	$(PYTEST) $(SPREAD) $(REST)
+	$(call SUITE)
 
 # With what other targets installed: make test-backends test-ray test-cloud
 test-all: lint
-	$(PYTEST) $(SPREAD) $(ALL) $(FIRST)
-	$(PYTEST) $(SPREAD) $(ALL) $(REST)
+	$(call SUITE,$(ALL))
 
 # Left out are three tests that write, with these old versions, files which these cannot write.
 $(LOWEST)/.made: pyproject.toml constraints.txt tools/lowest.py

@@ -60,7 +60,7 @@ def main() -> None:
             Image.fromarray(rng.integers(0, 256, (375, 500, 3), dtype=np.uint8)).save(path)
             items.append(ImageItem(str(path), path))
         began = time.perf_counter()
-        cached = CachedViews(encode_views(model, items, VIEWS, seed=1).features, torch.tensor(labels))
+        cached = CachedViews(encode_views(model, items, VIEWS, seed=1)["features"], torch.tensor(labels))
         once = time.perf_counter() - began
         live = LiveViews(model, items, torch.tensor(labels), seed=1, needs=frozenset())
 

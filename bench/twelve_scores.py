@@ -16,7 +16,8 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.scores.base import Scorer
-from deltaenergy.scoring import Scored, cross_fit, encode, known_images, score_all
+from deltaenergy.scoring import Encoded, Scored, cross_fit, known_images, score_all
+from deltaenergy.source import as_source
 from timing import seconds
 
 IMAGES, CLASSES = 128, 100
@@ -50,7 +51,7 @@ def bound_scores(classifier: de.Classifier) -> list[Scorer]:
 
 def scored(classifier: de.Classifier, scorers: list[Scorer], images: Path) -> Scored:
     """All scores; those that learn are cross-fitted on the images."""
-    encoded = encode(classifier, scorers, images, hold=True)
+    encoded = Encoded(classifier, scorers, as_source(images), hold=True)
     learn = not all(scorer.fitted for scorer in scorers)
     fitted = cross_fit(scorers, known_images([encoded], scorers)) if learn else scorers
     return score_all(encoded, fitted, known=True)

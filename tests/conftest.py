@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pytest
 import typer.main
-from hypothesis import settings
+from hypothesis import settings, strategies
 
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -46,10 +46,21 @@ _held = 0.0
 _peaks: list[str] = []
 _COLLECT = gc.get_threshold()
 
-# Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
-# that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
-for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
-    importlib.import_module(f"deltaenergy.{_module}")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis makes its table of characters, and keeps it in a file: 200 MB for a moment, which no worker needs."""
+    if not hasattr(config, "workerinput"):
+        strategies.text().validate()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Import the classes of warnings: where tests run side by side, a thread for each process would for its reports.
+
+    Threads that import parts of one package at the same time may meet it half-made. The processes start meanwhile.
+    """
+    for module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
+        importlib.import_module(f"deltaenergy.{module}")
 
 
 def pytest_collection_finish() -> None:

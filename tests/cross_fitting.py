@@ -7,7 +7,8 @@ from typing import Any
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.scores.base import Score, Scorer
-from deltaenergy.scoring import AnyScorer, Scored, bind, cross_fit, encode, known_images, score_all
+from deltaenergy.scoring import AnyScorer, Encoded, Scored, bind, cross_fit, known_images, score_all
+from deltaenergy.source import as_source
 
 
 def cross_fitted(
@@ -20,6 +21,6 @@ def cross_fitted(
 ) -> tuple[Scored, dict[str, AnyScorer]]:
     """What is found for the images, and the scorers by spec."""
     scorers = bind(classifier, scores)
-    encoded = encode(classifier, scorers, images, hold=True, **options)
+    encoded = Encoded(classifier, scorers, as_source(images), hold=True, **options)
     fitted = cross_fit(scorers, known_images([encoded], scorers, every=[every]))
     return score_all(encoded, fitted, known=True), {scorer.spec: scorer for scorer in fitted}

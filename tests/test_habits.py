@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import deltaenergy as de
+from tests.mutants.listed import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 # Names of files and arguments, and near names that an error must suggest, fit into this.
@@ -130,6 +131,18 @@ def matched_parameters(parametrize: ast.Call, names: set[str]) -> Iterator[ast.C
 
 def texts_of(node: ast.AST) -> Iterator[ast.Constant]:
     return (one for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def test_every_mutant_applies_and_has_its_tests() -> None:
+    """`make mutants` takes long, and is run seldom: a fault in code that has changed since must not wait for it."""
+    for mutant in MUTANTS:
+        mutant.place()
+        for test in mutant.tests:
+            file, *names = test.split("::")
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert all(f" {name.partition('[')[0]}(" in text for name in names), test
+    reliability = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert f"all {len(MUTANTS)}: " in reliability.replace("\n", " ")
 
 
 def test_messages_of_the_library_name_no_options() -> None:

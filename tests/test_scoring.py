@@ -30,13 +30,13 @@ from deltaenergy.scoring import (
     bind,
     cross_fit,
     deal_folds,
-    encode,
     fit,
     known_images,
     score_images,
     score_inputs,
     stream_scores,
 )
+from deltaenergy.source import as_source
 from tests.cross_fitting import cross_fitted
 
 
@@ -66,14 +66,16 @@ def test_rows_are_read_as_batches_are_asked_for(classifier: PrecomputedClassifie
             return super().__getitem__(key)
 
     features = unit(3000, 12).view(Counted)
-    batches = stream_scores(classifier, [make_score("msp")], features)
+    batches = stream_scores(classifier, [make_score("msp")], as_source(features))
     assert not looked_at
     first = next(batches)
     assert len(first.items) < 3000 and max(part.stop for part in looked_at) <= len(first.items)
     rest = [len(batch.items) for batch in batches]
     assert len(first.items) + sum(rest) == 3000
     assert first.features is not None and len(first.features) == len(first.items)
-    assert score_images(classifier, [make_score("msp")], features).features is None, "all of them would fill memory"
+    assert score_images(classifier, [make_score("msp")], as_source(features)).features is None, (
+        "all of them would fill memory"
+    )
 
 
 def test_images_are_read_as_batches_are_asked_for(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +108,14 @@ def test_mistakes_are_told_at_once_not_with_the_first_verdict(
     with pytest.raises(NotFittedError, match="calibrate"):
         Detector(classifier, "delta-energy").stream(unit(3, 12))
     with pytest.raises(NotFittedError, match="calibrate"):
-        stream_scores(classifier, [make_score("react")], unit(3, 12))
+        stream_scores(classifier, [make_score("react")], as_source(unit(3, 12)))
     with pytest.raises(InputError, match="needs pixels: give it images"):
-        stream_scores(classifier, [make_score("odin")], unit(3, 12))
+        stream_scores(classifier, [make_score("odin")], as_source(unit(3, 12)))
     detector = Detector(ZeroShotClassifier(tiny_clip, ["dog"]), "delta-energy").calibrate(pictures(2))
     with pytest.raises(InputError, match="does not exist"):
         detector.stream("nowhere/at all")
     with pytest.raises(InputError, match="another classifier"):
-        stream_scores(classifier, [detector.scorer], unit(3, 12))
+        stream_scores(classifier, [detector.scorer], as_source(unit(3, 12)))
 
 
 @pytest.mark.parametrize("bad_row", [0, 1023, 1024, 2500])
@@ -121,10 +123,10 @@ def test_a_bad_row_is_named_by_its_place_in_the_whole(classifier: PrecomputedCla
     features = unit(2600, 12)
     features[bad_row] *= 3
     with pytest.raises(InputError, match=f"row {bad_row} has length 3"):
-        score_images(classifier, [make_score("msp")], features)
+        score_images(classifier, [make_score("msp")], as_source(features))
     features[bad_row, 4] = np.nan
     with pytest.raises(InputError, match=f"first in row {bad_row}"):
-        score_images(classifier, [make_score("msp")], features)
+        score_images(classifier, [make_score("msp")], as_source(features))
 
 
 def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
@@ -132,8 +134,8 @@ def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
 ) -> None:
     features = unit(30, 12)
     np.save(tmp_path / "features.npy", features)
-    mapped = score_images(classifier, [make_score("msp")], np.load(tmp_path / "features.npy", mmap_mode="r"))
-    whole = score_images(classifier, [make_score("msp")], features)
+    mapped = score_images(classifier, [make_score("msp")], as_source(np.load(tmp_path / "features.npy", mmap_mode="r")))
+    whole = score_images(classifier, [make_score("msp")], as_source(features))
     np.testing.assert_array_equal(mapped.values["msp"], whole.values["msp"])
     assert not recwarn.list
 
@@ -141,7 +143,9 @@ def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
 @pytest.mark.parametrize("count", [0, 1, ROW_BLOCK - 1, ROW_BLOCK, ROW_BLOCK + 1, 1024, 1025])
 def test_scores_equal_those_of_the_plain_functions(classifier: PrecomputedClassifier, count: int) -> None:
     features = unit(count, 12) if count else np.zeros((0, 12), np.float32)
-    scored = score_images(classifier, [make_score("delta-energy"), make_score("energy")], features, keep_features=True)
+    scored = score_images(
+        classifier, [make_score("delta-energy"), make_score("energy")], as_source(features), keep_features=True
+    )
     cosines = features.astype(np.float64) @ classifier.text_features.double().numpy().T
     from tests.scores.reference import delta_energy, log_sum_exp
 
@@ -175,7 +179,7 @@ class WatchingPatches(Watching):
     """Asks for patches."""
 
     name = "watching-patches"
-    requires = frozenset({Need.PATCHES})
+    needs = frozenset({Need.PATCHES})
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ class FittedOnPatches(WatchingPatches):
     """Learns from the patches of ID images."""
 
     name = "fitted-on-patches"
-    requires = frozenset({Need.PATCHES, Need.ID_DATA})
+    needs = frozenset({Need.PATCHES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """Their mean."""
@@ -214,16 +218,16 @@ class Patchy(ZeroShotClassifier):
 def test_scores_see_what_they_ask_for_and_what_the_classifier_made(tiny_clip: Model) -> None:
     plain, patchy = ZeroShotClassifier(tiny_clip, ["dog", "cat"]), Patchy(tiny_clip, ["dog", "cat"])
     SEEN.clear()
-    score_images(plain, [Watching()], pictures(3), batch_size=2)
+    score_images(plain, [Watching()], as_source(pictures(3)), batch_size=2)
     assert all(one.patches is None and one.outputs is not None for one in SEEN)
     # Filled up, so that a row's score does not depend on how many came with it.
     assert [len(one.similarities) for one in SEEN] == [ROW_BLOCK, ROW_BLOCK]
     SEEN.clear()
-    score_images(plain, [WatchingPatches()], pictures(3), batch_size=2)
+    score_images(plain, [WatchingPatches()], as_source(pictures(3)), batch_size=2)
     assert [len(one.similarities) for one in SEEN] == [2, 1]
     assert all(one.patches is not None and len(one.patches) == len(one.features) for one in SEEN)
     SEEN.clear()
-    scored = score_images(patchy, [Watching()], pictures(3), batch_size=2)
+    scored = score_images(patchy, [Watching()], as_source(pictures(3)), batch_size=2)
     assert [len(one.similarities) for one in SEEN] == [2, 1]
     for one in SEEN:
         assert one.outputs is not None and one.outputs.negatives is not None
@@ -231,7 +235,7 @@ def test_scores_see_what_they_ask_for_and_what_the_classifier_made(tiny_clip: Mo
     expected = patchy.similarities(pictures(3)).max(axis=1)
     np.testing.assert_allclose(scored.values["watching"], expected, rtol=1e-5)
     with pytest.raises(InputError, match="needs patches: give it images"):
-        score_images(patchy, [Watching()], unit(3, tiny_clip.feature_dim))
+        score_images(patchy, [Watching()], as_source(unit(3, tiny_clip.feature_dim)))
 
 
 @pytest.mark.parametrize("kind", [ZeroShotClassifier, Patchy])
@@ -247,10 +251,10 @@ def test_every_score_can_be_fitted_with_classifiers_of_features_and_of_patches(
     others = torch.stack([patches[torch.from_numpy(folds != fold)].mean() for fold in folds])
     np.testing.assert_allclose(found.values["fitted-on-patches"], patches.mean(dim=(1, 2)) - others, atol=1e-6)
     bound = bind(classifier, scores)
-    fitted = fit(bound, known_images([encode(classifier, bound, pictures(7), batch_size=3)], bound))
+    fitted = fit(bound, known_images([Encoded(classifier, bound, as_source(pictures(7)), batch_size=3)], bound))
     assert [scorer.spec for scorer in fitted] == list(found.values) and all(scorer.fitted for scorer in fitted)
     by_hand = patches.mean(dim=(1, 2)) - patches.mean()
-    again = score_images(classifier, fitted, pictures(7), batch_size=2)
+    again = score_images(classifier, fitted, as_source(pictures(7)), batch_size=2)
     np.testing.assert_allclose(again.values["fitted-on-patches"], by_hand, atol=1e-6)
 
 
@@ -281,7 +285,7 @@ class Seen(Score):
 
     name = "seen"
     summary = formula = paper = "none"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         return {"known": inputs.features.clone()}
@@ -311,9 +315,9 @@ def test_new_images_take_turns_with_the_scorers_of_all_folds(classifier: Precomp
     fitted = cross_fitted(classifier, [make_score("mahalanobis")], unit(61, 12))[1]["mahalanobis"]
     assert isinstance(fitted, CrossFitted)
     new = unit(3001, 12, seed=9)
-    found = score_images(classifier, [fitted], new).values["mahalanobis"]
+    found = score_images(classifier, [fitted], as_source(new)).values["mahalanobis"]
     for fold, scorer in enumerate(fitted.scorers):
-        alone = score_images(classifier, [scorer], new).values["mahalanobis"]
+        alone = score_images(classifier, [scorer], as_source(new)).values["mahalanobis"]
         np.testing.assert_array_equal(found[fold::5], alone[fold::5])
         assert not np.array_equal(found[(fold + 1) % 5 :: 5], alone[(fold + 1) % 5 :: 5])
 
@@ -356,7 +360,7 @@ def test_known_and_new_images_that_are_alike_score_alike(classifier: Precomputed
     known, new = unit(300, 12, seed=5), unit(300, 12, seed=6)
     score = make_score(spec)
     found, scorers = cross_fitted(classifier, [score], known)
-    others = score_images(classifier, list(scorers.values()), new).values[score.spec]
+    others = score_images(classifier, list(scorers.values()), as_source(new)).values[score.spec]
     truth = np.repeat([1, 0], 300)
     # The standard error is 2.4 points.
     assert abs(roc_auc_score(truth, np.concatenate([found.values[score.spec], others])) - 0.5) < 0.06
@@ -366,7 +370,7 @@ def test_a_score_cannot_learn_without_a_readable_image(tiny_clip: Model) -> None
     classifier = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
     with pytest.raises(InputError, match=r"react.*image 0"):
         cross_fitted(classifier, [make_score("react"), make_score("msp")], [b"nothing"])
-    found = score_images(classifier, [make_score("msp")], [b"nothing"])
+    found = score_images(classifier, [make_score("msp")], as_source([b"nothing"]))
     assert not found.items and len(found.unreadable) == 1
     assert {spec: len(values) for spec, values in found.values.items()} == {"msp": 0}
 
@@ -396,7 +400,7 @@ def test_several_sets_are_learned_from_as_one(classifier: PrecomputedClassifier)
     """Of the second set, every third image; folds go on from set to set."""
     first, second = unit(30, 12, seed=1), unit(50, 12, seed=2)
     (scorer,) = bind(classifier, [Seen()])
-    encoded = [encode(classifier, [scorer], rows) for rows in (first, second)]
+    encoded = [Encoded(classifier, [scorer], as_source(rows)) for rows in (first, second)]
     known = known_images(encoded, [scorer], every=[1, 3])
     np.testing.assert_array_equal(known.inputs.features.numpy(), np.concatenate([first, second[::3]]))
     assert known.images == 80 and known.rows is not None
@@ -414,7 +418,7 @@ class Remembers(Score):
 
     name = "remembers"
     summary = formula = paper = "none"
-    requires = frozenset({Need.ID_DATA})
+    needs = frozenset({Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         assert inputs.compared is not None

@@ -32,6 +32,7 @@ from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives import wordnet_pool
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
+from deltaenergy.source import as_source
 from deltaenergy.stats.metrics import RankedScores
 
 OPEN_SETS = ("dtd10", "food3", "caltech101", "intel_scenes")
@@ -124,7 +125,7 @@ def main() -> None:
                 scorer = make_score(spec, **given).bind(classifier)
                 scorer = scorer if scorer.fitted else scorer.fit(to_fit)
                 sets = (known, *unknown.values())
-                values = [score_images(classifier, [scorer], rows).values[scorer.spec] for rows in sets]
+                values = [score_images(classifier, [scorer], as_source(rows)).values[scorer.spec] for rows in sets]
                 yield row_of(spec, [cell(values[0], other) for other in values[1:]])
 
         def adapter_rows() -> Iterator[list[str]]:

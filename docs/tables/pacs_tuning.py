@@ -130,12 +130,10 @@ def encode(images: Path, model: Any, views: int, cache: Path | None) -> tuple[li
         items[name] = [item for item in labelled_folders(images / name) if item.label not in OVERLAPS]
     for name, some in items.items():
         test = encode_views(model, some, "test", 1, patches)
-        assert test.patches is not None
-        tensors[name], tensors[f"{name} patches"] = test.features[:, 0], test.patches[:, 0]
+        tensors[name], tensors[f"{name} patches"] = test["features"][:, 0], test["patches"][:, 0]
     encoded = encode_views(model, pacs, views, 1, patches)
-    assert encoded.patches is not None
-    tensors["views"], tensors["view patches"] = encoded.features, encoded.patches
-    tensors["crops"] = encode_views(model, pacs, CROPS, 1).features
+    tensors["views"], tensors["view patches"] = encoded["features"], encoded["patches"]
+    tensors["crops"] = encode_views(model, pacs, CROPS, 1)["features"]
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     if path is not None:
         write_tensors(path, tensors)

@@ -16,8 +16,7 @@ import torch
 from clip_data import ClipFeatures, OpenTest
 from output import add_csv, print_table
 
-from deltaenergy.theory.false_positives import false_positive_rates
-from deltaenergy.theory.separation import many_classes_at
+from deltaenergy.theory.separation import false_positive_rates, many_classes_at
 
 TAU = 0.01
 

@@ -25,8 +25,8 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import split
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores
-from deltaenergy.scoring import AnyScorer, Encoded, Scored, cross_fit, encode, known_images, score_all
-from deltaenergy.source import load_images
+from deltaenergy.scoring import AnyScorer, Encoded, Scored, cross_fit, known_images, score_all
+from deltaenergy.source import as_source, load_images
 from deltaenergy.stats.metrics import RankedScores
 
 OPEN_SETS = ("dtd10", "food3", "caltech101")
@@ -87,7 +87,7 @@ def main() -> None:
     def encoded(name: str, folders: list[Path], scorers: Sequence[AnyScorer]) -> Encoded:
         items = [item for folder in folders for item in load_images(folder)]
         options = {"batch_size": arguments.batch_size, "progress": show(f"scoring {name}")}
-        return encode(classifier, scorers, items, hold=True, **options)
+        return Encoded(classifier, scorers, as_source(items), hold=True, **options)
 
     pacs = encoded("pacs", domains, scorers)
     fitted = cross_fit(scorers, known_images([pacs], scorers))

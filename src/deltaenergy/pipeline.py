@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.classes import class_names
+from deltaenergy.core.classes import class_indices, class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -43,7 +44,7 @@ from deltaenergy.tuning.prepare import (
     TrainSet,
     TrainSets,
     clear_run_folder,
-    encode_readable,
+    encode_test_view,
     method_folder,
     prepare_validation,
 )
@@ -152,9 +153,7 @@ def tune_detector(
                     progress=progress,
                     who=methods[0].name,
                 )
-        rest = _not_drawn(prepared, items) if validation is None else []
-        test, unreadable = _test_images(loaded, sets, methods, validation, rest)
-        _check_comparable(methods, sets, test)
+        test, unreadable = _test_images(sets, validation)
         tried = []
         for number, candidate in enumerate(methods):
             tuned = tune(
@@ -184,8 +183,7 @@ def tune_detector(
                 warnings.warn(message, stacklevel=2)
         detector = Detector(classifier, scored)
         with stage("Calibrating") as progress:
-            readable = None if test is None or test.drawn else test
-            images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
+            images, source, trained = _calibration_images(detector, prepared, held_out, test)
             detector.calibrate(images, keep, confidence, trained=trained, batch_size=on.batch_size, progress=progress)
         with saving("The tuned detector", out, f"The finished training is in {run_folder}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
@@ -217,46 +215,39 @@ def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem
         check_runnable([score], Given.of([source], model=model, method=method.name).without(labels=lack))
 
 
-def _test_images(
-    model: Model,
-    sets: TrainSets,
-    methods: Sequence[Method],
-    validation: Validation | None,
-    rest: list[ImageItem],
-) -> tuple[TestImages | None, list[Unreadable]]:
-    """What the methods are measured on, best first: validation images, unused images, training images."""
+def _test_images(sets: TrainSets, validation: Validation | None) -> tuple[TestImages | None, list[Unreadable]]:
+    """What the methods are measured on, best first: validation images, unused images, training images.
+
+    Refuses to choose among methods that cannot be measured, before they are trained.
+    """
     if validation is not None:
         labels = validation.labels.cpu().numpy()
         return TestImages(validation.images, labels, validation.features, "validation images"), []
-    if rest:
+    methods, sample = sets.methods, sets.of(sets.methods[0])
+    unreadable: list[Unreadable] = []
+    if rest := _not_drawn(sample, sets.items):
         with stage("Encoding unused images") as progress:
-            encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
-        if len(encoded.labels):
-            labels = encoded.labels.cpu().numpy()
-            return TestImages(encoded.images, labels, encoded.features, "unused training images"), unreadable
-    # Without a method that can be tuned again for each fold there is nothing to encode.
-    if not any(can_tune_again(method, sets.of(method)) for method in methods):
-        return None, []
-    drawn = sets.test_view()
-    assert isinstance(drawn.images, CachedViews)
-    labels = drawn.images.labels.cpu().numpy()
-    if len(labels) == len(set(labels.tolist())):
-        return None, []
-    source = "training images, cross-validated"
-    return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
-
-
-def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImages | None) -> None:
-    """Refuse to choose among methods that cannot be measured, before they are trained."""
-    if len(methods) == 1 or (test is not None and not test.drawn):
-        return
-    dear = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
-    if test is None or dear:
-        which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
+            encoded = encode_test_view(sets.model, as_source(rest), progress)
+        unreadable = encoded.unreadable
+        if encoded.items:
+            labels = np.array(class_indices(encoded.items, sets.classes, "Training images"), dtype=np.int64)
+            features = torch.from_numpy(encoded.features).to(sets.model.device)
+            return TestImages(encoded.items, labels, features, "unused training images"), unreadable
+    # The training images are cross-validated: every method is tuned again for each fold.
+    once = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
+    one_each = len(set(sample.sample.labels)) == len(sample.sample.labels)
+    if len(methods) > 1 and (once or one_each):
+        why = f"{once[0]} cannot be tuned again for each fold" if once else "there is one image of each class"
         raise InputError(
-            f"Comparing several methods needs images that they were not trained on. There are none, and {which}: pass "
+            f"Comparing several methods needs images that they were not trained on. There are none, and {why}: pass "
             "`val`, or a training folder with more images than `shots`."
         )
+    if once or one_each:
+        return None, unreadable
+    drawn = sets.of(None)
+    assert isinstance(drawn.images, CachedViews)
+    labels, features = drawn.images.labels.cpu().numpy(), drawn.images.mean_features()
+    return TestImages(drawn.sample.items, labels, features, "training images, cross-validated", drawn=True), unreadable
 
 
 def _compare(
@@ -313,20 +304,11 @@ def _check_training(out: Path) -> None:
 
 
 def _calibration_images(
-    detector: Detector,
-    train: TrainSet,
-    held_out: list[ImageItem] | None,
-    validation: Validation | None,
-    rest: list[ImageItem],
-    encoded: TestImages | None,
+    detector: Detector, train: TrainSet, held_out: list[ImageItem] | None, test: TestImages | None
 ) -> tuple[Any, str, bool]:
     """The best available images for the threshold, what they are, and whether they were trained on."""
-    images: Any
-    trained = False
-    classifier, score = detector.classifier, detector.score
-    features_suffice = classifier.takes_features and not (score.needs_images or Need.LABELS in score.needs)
     if held_out is not None:
-        images, source = train.without_trained(held_out), "in-distribution images"
+        images = train.without_trained(held_out)
         if len(images) < len(held_out):
             warnings.warn(
                 f"{len(held_out) - len(images)} of the {len(held_out)} images for the threshold were trained on: "
@@ -335,18 +317,14 @@ def _calibration_images(
                 ),
                 stacklevel=3,
             )
-        trained = not images
-        images = images or held_out
-    elif validation is not None or rest:
-        source = "unused training images" if validation is None else "validation images"
-        images = list(rest if validation is None else validation.images)
-        if features_suffice and encoded is not None:
-            images = encoded.features  # already known
-    else:
-        images, source, trained = train.sample.items, "training images", True
-        warnings.warn(
-            "There are only training images, so the threshold was set on those: it will reject more than requested. "
-            "Pass `val` or `id_images`, or calibrate on new images.",
-            stacklevel=3,
-        )
-    return images, source, trained
+        return images or held_out, "in-distribution images", not images
+    if test is not None and not test.drawn:
+        score = detector.score
+        encoded = detector.classifier.takes_features and not (score.needs_images or Need.LABELS in score.needs)
+        return test.features if encoded else list(test.items), test.source, False
+    warnings.warn(
+        "There are only training images, so the threshold was set on those: it will reject more than requested. "
+        "Pass `val` or `id_images`, or calibrate on new images.",
+        stacklevel=3,
+    )
+    return train.sample.items, "training images", True

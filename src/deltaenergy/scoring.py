@@ -1,7 +1,7 @@
 """Images -> features -> similarities -> scores, batch by batch, for any number of scores at once.
 
     scorers = bind(classifier, scores)
-    encoded = encode(classifier, scorers, images, hold=True)       # encoded once; features are held for further passes
+    encoded = Encoded(classifier, scorers, source, hold=True)      # encoded once; features are held for further passes
     fitted = cross_fit(scorers, known_images([encoded], scorers))  # those that must learn from known images
     scored = score_all(encoded, fitted, known=True)
 
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch, stream_batches
 from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.source import Source, as_source, has_pixels
+from deltaenergy.source import Source, has_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,6 +84,7 @@ class CrossFitted:
 
 
 AnyScorer = Scorer | CrossFitted
+Bound = TypeVar("Bound", bound=AnyScorer)
 
 
 @dataclass(frozen=True)
@@ -93,25 +94,32 @@ class Scored:
     Attributes:
         items: the images that were read; empty if not stored.
         unreadable: the unreadable images, and why.
-        predicted: position of the closest class.
-        confidence: softmax probability of that class at the model's own temperature.
+        top: positions of the closest classes (N, k), best first; k is 1 without `top_k`.
+        top_confidence: their softmax probabilities (N, k) at the model's own temperature.
         values: by the `spec` of each score.
         features: unit features (N, D), if stored.
         similarity: of the closest class.
-        top, top_confidence: positions and probabilities of the closest classes (N, k), best first, with `top_k`.
         by_fold: by spec of a `FoldScorer`, the score of each fold (N, F); its value is their mean.
     """
 
     items: Sequence[ImageItem]
     unreadable: list[Unreadable]
-    predicted: Ints
-    confidence: npt.NDArray[np.float32]
+    top: Ints
+    top_confidence: npt.NDArray[np.float32]
     values: Mapping[str, Floats]
     features: npt.NDArray[np.float32] | None = None
-    top: Ints | None = None
-    top_confidence: npt.NDArray[np.float32] | None = None
     similarity: npt.NDArray[np.float32] | None = None
     by_fold: Mapping[str, Floats] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> Ints:
+        """Position of the closest class."""
+        return self.top[:, 0]
+
+    @property
+    def confidence(self) -> npt.NDArray[np.float32]:
+        """Its probability."""
+        return self.top_confidence[:, 0]
 
     def take(self, rows: Ints) -> Scored:
         """Some of the images that were read; `unreadable` stays complete."""
@@ -136,7 +144,7 @@ class Scored:
     def _arrays(self) -> dict[tuple[str, str], npt.NDArray[Any]]:
         """All arrays, by the name of their field, and the score if there are several."""
         found: dict[tuple[str, str], npt.NDArray[Any]] = {}
-        for name in ("predicted", "confidence", "features", "top", "top_confidence", "similarity"):
+        for name in ("top", "top_confidence", "features", "similarity"):
             if (array := getattr(self, name)) is not None:
                 found[name, ""] = array
         return found | {
@@ -152,13 +160,13 @@ class Scored:
         return replace(self, items=items, unreadable=unread, **whole)
 
 
-NOTHING_SCORED = Scored([], [], np.zeros(0, np.int64), np.zeros(0, np.float32), {})
+NOTHING_SCORED = Scored([], [], np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32), {})
 
 
 def stream_scores(
     classifier: Classifier,
     scores: Sequence[Score | AnyScorer],
-    images: Any,
+    source: Source,
     *,
     top_k: int = 1,
     batch_size: int = 32,
@@ -169,32 +177,25 @@ def stream_scores(
     For scores that learn from known images, pass fitted scorers; for cross-fitted scorers these are new images. With
     `top_k` above 1, each image has that many of the closest classes, or all if there are fewer.
     """
-    encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
+    encoded = Encoded(classifier, scores, source, batch_size=batch_size, progress=progress)
     return score(encoded, bind(classifier, scores), top_k=top_k)
 
 
 def score_images(
     classifier: Classifier,
     scores: Sequence[Score | AnyScorer],
-    images: Any,
+    source: Source,
     *,
     keep_features: bool = False,
-    keep_items: bool = True,
-    expected: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
-    """The results of `stream_scores` in one. If the number of images is `expected`, arrays need not be moved."""
-    encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
-    scorers = bind(classifier, scores)
-    return score_all(encoded, scorers, keep_features=keep_features, keep_items=keep_items, expected=expected)
+    """The results of `stream_scores` in one."""
+    encoded = Encoded(classifier, scores, source, batch_size=batch_size, progress=progress)
+    return score_all(encoded, bind(classifier, scores), keep_features=keep_features)
 
 
-@overload
-def bind(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Scorer]: ...
-@overload
-def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> list[AnyScorer]: ...
-def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> Sequence[AnyScorer]:
+def bind(classifier: Classifier, scores: Iterable[Score | Bound]) -> list[Scorer | Bound]:
     """Scores bound to `classifier`; scorers must already be."""
     scorers = [score.bind(classifier) if isinstance(score, Score) else score for score in scores]
     for scorer in scorers:
@@ -209,21 +210,24 @@ def needs_of_images(classifier: Classifier, scores: Iterable[Score]) -> frozense
 
 
 class Encoded:
-    """Images as batches of features, which can be read several times.
+    """Images as batches of features, which can be read several times, checked to suit a classifier and scores.
 
-    With `hold`, the first pass keeps the features of images, which is cheaper than encoding them again. Arrays and
-    feature stores are read again, and images are encoded again if patches or pixels are needed.
+    They are read in the first pass. With `hold`, it keeps the features of images, which is cheaper than encoding them
+    again. Arrays and feature stores are read again, and images are encoded again if patches or pixels are needed.
     """
 
     def __init__(
         self,
         classifier: Classifier,
+        scores: Iterable[Score | AnyScorer],
         source: Source,
         *,
         hold: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> None:
+        plain = [score.score if isinstance(score, CrossFitted) else score for score in scores]
+        check_runnable(plain, Given.of([source], classifier))
         classifier.check_takes(source)
         self.classifier, self._source, self._batch_size = classifier, source, batch_size
         self._progress = progress  # called in the first pass
@@ -256,22 +260,6 @@ class Encoded:
         self._held = held
 
 
-def encode(
-    classifier: Classifier,
-    scores: Iterable[Score | AnyScorer],
-    images: Any,
-    *,
-    hold: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> Encoded:
-    """The images for a classifier, checked to suit all these scores; they are read in the first pass."""
-    source = as_source(images)
-    plain = [score.scorers[0] if isinstance(score, CrossFitted) else score for score in scores]
-    check_runnable(plain, Given.of([source], classifier))
-    return Encoded(classifier, source, hold=hold, batch_size=batch_size, progress=progress)
-
-
 def score(
     encoded: Encoded,
     scorers: Sequence[AnyScorer],
@@ -288,7 +276,7 @@ def score(
     def scored_batches() -> Iterator[Scored]:
         row = 0
         for batch in batches:
-            scored, _ = _score_batch(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
+            scored, _ = score_encoded(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
             yield scored
             row += len(batch.items)
 
@@ -307,7 +295,7 @@ def score_all(
     """The results of `score` in one. If the number of images is `expected`, arrays need not be moved."""
     model = encoded.classifier.model
     none = EncodedBatch([], None, torch.zeros(0, model.feature_dim, device=model.device), None, [])
-    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known)
+    empty, _ = score_encoded(encoded.classifier, scorers, none, 0, known=known)
     parts: Iterable[Scored] = chain([empty], score(encoded, scorers, known=known))
     if not keep_features:
         parts = (replace(part, features=None) for part in parts)
@@ -329,13 +317,6 @@ def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bo
             )
             for scorer in scorers
         }
-
-
-def score_encoded(
-    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
-) -> tuple[Scored, torch.Tensor]:
-    """Results for encoded images, and their similarities (N, K)."""
-    return _score_batch(classifier, scorers, batch, 0)
 
 
 @dataclass(frozen=True)
@@ -366,6 +347,7 @@ def known_images(
     Of each set it is all images, or one image in `every[set]`.
     """
     unfitted = [scorer for scorer in scorers if not scorer.fitted]
+    who = ", ".join(scorer.spec for scorer in unfitted)
     needs = frozenset[Need]().union(*(scorer.score.needs for scorer in unfitted))
     parts: list[ScoreInputs] = []
     rows: list[Ints] = []
@@ -386,7 +368,6 @@ def known_images(
             images, done = images + count, done + count
     if not parts:
         first = f"; the first is {unreadable[0].id}: {unreadable[0].reason}" if unreadable else ""
-        who = ", ".join(scorer.spec for scorer in unfitted)
         raise InputError(f"{who} needs at least one readable known image to learn from{first}.")
     inputs = ScoreInputs.join(parts)
     if Need.LABELS in needs:
@@ -404,13 +385,10 @@ def _taught(
     with torch.inference_mode():
         for _, inputs in _blocks(classifier, batch):
             count = len(inputs.features)
-            # Outputs may have texts of each image.
-            compared = None if inputs.outputs is None else inputs.outputs.features
-            if compared is not None and _same_tensor(compared, inputs.features):
-                compared = inputs.features
             patches = inputs.patches if Need.PATCHES in needs else None
             pixels = inputs.pixels if Need.PIXELS in needs else None
-            kept = replace(inputs, outputs=None, compared=compared, patches=patches, pixels=pixels)
+            # Outputs may have texts of each image.
+            kept = replace(inputs, outputs=None, patches=patches, pixels=pixels)
             yield kept if step == 1 else kept.take(list(range((start - done) % step, count, step)))
             done += count
 
@@ -464,16 +442,16 @@ def deal_folds(labels: Sequence[str | int | None], *, measured: bool = True) -> 
     return folds
 
 
-def _score_batch(
+def score_encoded(
     classifier: Classifier,
     scorers: Sequence[AnyScorer],
     batch: EncodedBatch,
-    first_row: int,
+    first_row: int = 0,
     *,
     known: bool = False,
     top_k: int = 1,
 ) -> tuple[Scored, torch.Tensor]:
-    """Results of one batch, whose first image is row `first_row` of all images, and the similarities (N, K)."""
+    """Results of encoded images, whose first is row `first_row` of all images, and their similarities (N, K)."""
     row, few = first_row, min(top_k, len(classifier.classes))
     tops: list[torch.Tensor] = []
     shares: list[torch.Tensor] = []
@@ -498,16 +476,13 @@ def _score_batch(
                 else:
                     values[scorer.spec].append(_apply(scorer, inputs, filled, row, known=known))
             row += rows
-    closest, probable = _array(tops, np.int64).reshape(-1, few), _array(shares, np.float32).reshape(-1, few)
     scored = Scored(
         items=batch.items,
         unreadable=batch.unreadable,
-        predicted=closest[:, 0],
-        confidence=probable[:, 0],
+        top=_array(tops, np.int64).reshape(-1, few),
+        top_confidence=_array(shares, np.float32).reshape(-1, few),
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
         features=batch.features.float().cpu().numpy(),
-        top=closest if top_k > 1 else None,
-        top_confidence=probable if top_k > 1 else None,
         similarity=_array(nearest, np.float32),
         by_fold={spec: _array(parts, np.float64).reshape(-1, folded[spec]) for spec, parts in by_fold.items()},
     )
@@ -535,18 +510,12 @@ def _apply(
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
     """Parts of a batch, each as it is and filled up (`Classifier.compare`)."""
     for rows, features, outputs in classifier.compare(batch):
-        filled = ScoreInputs(outputs.similarities, features, outputs=outputs)
+        filled = ScoreInputs(outputs.similarities, features, outputs=outputs, compared=outputs.features)
         count = rows.stop - rows.start
         patches, pixels = (None if part is None else part[rows] for part in (batch.patches, batch.pixels))
         whole = len(features) == count
         inputs = replace(filled if whole else filled.take(slice(count)), patches=patches, pixels=pixels)
         yield inputs if whole else filled, inputs
-
-
-def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors share the same memory."""
-    same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
-    return same and one.data_ptr() == other.data_ptr()
 
 
 def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:

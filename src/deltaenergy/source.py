@@ -12,12 +12,14 @@ Public functions start with `as_source(images)`, and all others take the `Source
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -30,16 +32,19 @@ from deltaenergy.data.formats.folder import local_folders, path_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.formats.memory import array_images, is_tensor, is_torch_data, tensor_images, torch_images
 from deltaenergy.data.formats.table import arrow_table, is_table, table_images
-from deltaenergy.data.items import Content, ImageItem, StoredRow
+from deltaenergy.data.items import Content, ImageItem, StoredRow, from_reference
 from deltaenergy.data.remote.listing import remote_folders, url_images
 from deltaenergy.data.remote.url import is_folder_url, is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles
 from deltaenergy.errors import InputError
-from deltaenergy.store.shard import is_store
-from deltaenergy.store.store import Store
+from deltaenergy.files import hash_value
+from deltaenergy.store.folder import open_folder
+from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
+from deltaenergy.store.shard import Manifest, ShardRecord, is_store
+from deltaenergy.store.store import Store, StoredItems
 
-# A path, an image, images in memory, or what gives images as they are requested.
-Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterable[ImageItem]]
+# Images or their contents in memory, or what gives images as they are requested.
+Part: TypeAlias = Sequence[ImageItem] | Sequence[Content] | Callable[[], Iterable[ImageItem]]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
@@ -50,13 +55,7 @@ ACCEPTED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Features:
-    """Unit image features that were computed before. Nothing is copied.
-
-    Attributes:
-        features: (N, D), an array (perhaps memory-mapped) or tensor.
-        labels: for each row a class name, or the position of its class in the class list.
-        domains: for each row the style or source it comes from, where that is known.
-    """
+    """Unit image features that were computed before, perhaps with their classes (`LabelledFeatures`)."""
 
     features: Any
     labels: Sequence[str] | Sequence[int] | None = None
@@ -115,11 +114,6 @@ class LabelledFeatures(Features):
 
     name = "LabelledFeatures"
 
-    def __init__(
-        self, features: Any, labels: Sequence[str] | Sequence[int], domains: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(features, labels, domains)
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -140,10 +134,6 @@ class Rows:
     def holders(self) -> list[Store | Features]:
         """What the rows are of."""
         return list({id(item.row.of): item.row.of for item in self.items if item.row is not None}.values())
-
-    @property
-    def stores(self) -> list[Store]:
-        return [holder for holder in self.holders if isinstance(holder, Store)]
 
     @property
     def lacks(self) -> dict[Need, Lack]:
@@ -168,11 +158,11 @@ def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
         return images
     if isinstance(images, (str, os.PathLike)):
         if _is_store(images):
-            return Store.open(_place(images))
+            return Store.open(os.fspath(images))
         others = OtherFiles()
         return ImageStream(lambda: _from_path(images, others, alone=True), others=others)
     if (part := _part_of(images)) is not None:
-        return _of_parts([part], None)
+        return _of_parts([part])
     if isinstance(images, Iterable) and not isinstance(images, Mapping):
         return _of_list(list(images))
     raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
@@ -200,6 +190,11 @@ def image_stream(images: Any) -> ImageStream:
     """
     source = as_source(images)
     return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
+
+
+def items_on_demand(source: Source) -> Sequence[ImageItem]:
+    """All images; those of a whole store are looked up when they are asked for."""
+    return StoredItems(source) if isinstance(source, Store) and len(source) else load_images(source)
 
 
 def load_images(images: Any) -> list[ImageItem]:
@@ -238,10 +233,60 @@ def require_images(images: Any, who: str) -> ImageStream:
     return source
 
 
+def stores_of(source: Source) -> list[Store]:
+    """The feature stores that it is of."""
+    return [holder for holder in _holders(source) if isinstance(holder, Store)]
+
+
+class SourcePart(NamedTuple):
+    """Some consecutive images, for another process, which has them from `content` by `open_part`.
+
+    `version` is another one when something about the images has changed.
+    """
+
+    images: int
+    version: str
+    content: bytes
+
+
+def parts_of(source: Source, size: int) -> Iterator[SourcePart]:
+    """The images in parts that may be read independently: the shards of a store, or `size` images each.
+
+    Images are listed as the parts are requested.
+    """
+    match source:
+        case Store():
+            return map(partial(_shard_part, source), source.manifest.shards)
+        case ImageStream():
+            return _image_parts(iter(source), size)
+    raise InputError("`ray` takes images, or one feature store: score each store by itself.")
+
+
+def open_part(content: bytes) -> Source:
+    """The images of a part."""
+    if not content.startswith(b"{"):
+        rows = unpack_rows(content)
+        return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])
+    shard = json.loads(content)
+    return Store(open_folder(shard["store"]), Manifest.of(shard["manifest"]))
+
+
+def _shard_part(store: Store, record: ShardRecord) -> SourcePart:
+    manifest = asdict(replace(store.manifest, shards=(record,)))
+    content = json.dumps({"store": store.folder.address, "manifest": manifest})
+    return SourcePart(record.images, hash_value([record.index_hash, record.features_hash]), content.encode())
+
+
+def _image_parts(images: Iterator[ImageItem], size: int) -> Iterator[SourcePart]:
+    while rows := [PlannedImage.of(item) for item in islice(images, size)]:
+        if missing := next((row.id for row in rows if row.source is None), None):
+            raise InputError(f"The image {missing!r} is not a file, so other processes cannot read it.")
+        yield SourcePart(len(rows), hash_value(rows), pack_rows(rows))
+
+
 def names_no_model(source: Source) -> bool:
     """Whether there are features of which nothing says what model made them."""
-    holders = source.holders if isinstance(source, Rows) else [source]
-    return any(isinstance(holder, Features) for holder in holders)
+    return any(isinstance(holder, Features) for holder in _holders(source))
 
 
 def is_unlabelled(source: Source) -> bool:
@@ -283,30 +328,40 @@ def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     return list(ImageStream(lambda: iter(items)))
 
 
+def _holders(source: Source) -> Sequence[Source]:
+    return source.holders if isinstance(source, Rows) else [source]
+
+
 def _of_list(images: list[Any]) -> Source:
     """The elements; what is wrong with one, as far as its type or name shows, is an error at once."""
     parts: list[Part] = []
-    stored = False
+    stored, others = False, OtherFiles()
     for position, element in enumerate(images):
-        part: Part | None = element if isinstance(element, (str, os.PathLike)) else _part_of(element)
+        part: Part | None
+        if isinstance(element, (str, os.PathLike)):
+            _from_path(element, OtherFiles(), alone=False)
+            if _is_store(element):
+                element = Store.open(os.fspath(element))
+                part = element.items
+            else:
+                part = partial(_from_path, element, others, alone=False)
+        else:
+            part = _part_of(element)
         if part is None:
             raise InputError(f"images[{position}] is {_describe(element)}. Give {ACCEPTED}.")
-        if isinstance(part, (str, os.PathLike)):
-            _from_path(part, OtherFiles(), alone=False)
-            if _is_store(part):
-                element = Store.open(_place(part))
-                part = element.items
         parts.append(part)
         stored = stored or isinstance(element, Store) or (isinstance(element, ImageItem) and element.row is not None)
-    stream = _of_parts(parts, images if all(isinstance(element, ImageItem) for element in images) else None)
+    listed = images if all(isinstance(element, ImageItem) for element in images) else None
+    stream = _of_parts(parts, listed, others)
     return Rows(list(stream)) if stored else stream
 
 
-def _of_parts(parts: list[Part], listed: list[ImageItem] | None) -> ImageStream:
-    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
+def _of_parts(
+    parts: list[Part], listed: list[ImageItem] | None = None, others: OtherFiles | None = None
+) -> ImageStream:
+    counts = [len(part) for part in parts if isinstance(part, list)]
     count = sum(counts) if len(counts) == len(parts) else None
-    others = OtherFiles()
-    return ImageStream(lambda: _from_parts(parts, others), count, listed=listed, others=others)
+    return ImageStream(lambda: _from_parts(parts), count, listed=listed, others=others)
 
 
 def _stream_of(items: list[ImageItem]) -> ImageStream:
@@ -323,30 +378,17 @@ def _is_url(value: Any) -> bool:
     return isinstance(value, str) and is_url(value)
 
 
-def _place(given: str | os.PathLike[str]) -> str | Path:
-    return given if isinstance(given, str) and is_url(given) else user_path(given)
-
-
 def _is_store(path: str | os.PathLike[str]) -> bool:
-    place = _place(path)
-    return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
+    is_image = not _is_url(path) and Path(path).suffix.lower() in EXTENSIONS
+    return not is_image and is_store(os.fspath(path))
 
 
-def _from_parts(parts: list[Part], others: OtherFiles) -> Iterator[ImageItem]:
-    count = 0
+def _from_parts(parts: list[Part]) -> Iterator[ImageItem]:
+    number = 0
     for part in parts:
-        found: Iterable[ImageItem]
-        if isinstance(part, ImageItem):
-            found = [part]
-        elif isinstance(part, (str, os.PathLike)):
-            found = _from_path(part, others, alone=False)
-        elif isinstance(part, list):
-            found = (ImageItem(f"image {number}", content) for number, content in enumerate(part, start=count))
-        else:
-            found = part()
-        for item in found:
-            yield item
-            count += 1
+        for item in part() if callable(part) else part:
+            yield item if isinstance(item, ImageItem) else ImageItem(f"image {number}", item)
+            number += 1
 
 
 def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
@@ -360,7 +402,7 @@ def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool
 def _part_of(value: Any) -> Part | None:
     """The images of something that is not a path, or None if it is something else, such as a list."""
     if isinstance(value, ImageItem):
-        return value
+        return [value]
     if isinstance(value, ImageStream):
         return value.__iter__
     if isinstance(value, Store):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import roc_auc_score, roc_curve
 
 import deltaenergy as de
 from deltaenergy.benchmarks import runner
@@ -47,6 +46,8 @@ def first_per_class(style: str, count: int, labels: list[str]) -> list[de.data.i
 
 
 def test_the_runner_gives_the_numbers_that_the_pieces_give_by_hand(tiny_clip: Model, tmp_path: Path) -> None:
+    from sklearn.metrics import roc_auc_score, roc_curve
+
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "delta-energy(c=3)"])
     classifier = de.ZeroShotClassifier(tiny_clip, CLOSED, template="a {}.")
     closed, others = first_per_class("noisy", 2, CLOSED), [name for name in OBJECTS if name not in CLOSED]
@@ -203,6 +204,8 @@ def test_unreadable_images_are_left_out_and_named_again_when_nothing_is_left_to_
 
 def test_a_score_that_needs_patches_is_computed_from_the_images(tiny_clip: Model, tmp_path: Path) -> None:
     """Worked out again in NumPy: max_k softmax(s)_k + max over patches and classes of softmax_k(u_p·t_k), at T = 1."""
+    from sklearn.metrics import roc_auc_score
+
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["gl-mcm"])
     found = values(Results(tmp_path), closed="flat", open="open")
     texts = tiny_clip.encode_texts([f"a {name}." for name in CLOSED]).astype(np.float64)

@@ -7,10 +7,18 @@ from statistics import fmean, stdev
 
 import pytest
 
-from deltaenergy.benchmarks.formats import latex, markdown
 from deltaenergy.benchmarks.results import Cell
 from deltaenergy.benchmarks.spec import load_spec
-from deltaenergy.benchmarks.tables import Value, measured_table, own_table, paper_table, paper_tables, summarise
+from deltaenergy.benchmarks.tables import (
+    Value,
+    latex,
+    markdown,
+    measured_table,
+    own_table,
+    paper_table,
+    paper_tables,
+    summarise,
+)
 
 
 def cell(

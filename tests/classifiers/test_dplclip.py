@@ -23,6 +23,7 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
 from deltaenergy.report.page import provenance_section
 from deltaenergy.scoring import score_images
+from deltaenergy.source import as_source
 from deltaenergy.tuning.tune import fit
 from deltaenergy.tuning.views import CachedViews, Domains, Validation
 from tests.labelled_pictures import CLASSES
@@ -224,7 +225,7 @@ class TestServing:
         classifier = built(tiny_clip, images, serve="batch")
         z = images.features[:7, 0]
         texts = texts_of(tiny_clip, network(classifier, z.numpy()).mean(axis=0))
-        found = score_images(classifier, [de.make_score("max-logit")], z)
+        found = score_images(classifier, [de.make_score("max-logit")], as_source(z))
         np.testing.assert_allclose(found.values["max-logit"], (z.numpy() @ texts.T).max(axis=1), atol=1e-5)
 
     def test_a_report_says_so(self, tiny_clip: Model, images: CachedViews) -> None:

@@ -166,7 +166,7 @@ def test_an_interrupt_while_images_are_encoded_leaves_no_half_result(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deltaenergy.models.encoding._encode_batch", interrupt)
+    monkeypatch.setattr("deltaenergy.models.encoding.encode_batch", interrupt)
     result = command(name, *fill(VALID[name], world, inside / "out"))
     assert result.code == 130 and result.err.startswith("Interrupted.")
     assert len(result.out.splitlines()) <= 1, "at most the head of a table"

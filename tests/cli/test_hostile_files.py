@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from deltaenergy.detector.verdict_tables import from_cell
+from deltaenergy.core.text import from_cell
 from tests.cli.runner import Runner
 from tests.cli.test_hostile import check
 from tests.cli.world import World, content, write_images

@@ -25,7 +25,7 @@ from deltaenergy.core.specs import (
     build,
     fit_type,
     format_value,
-    hints_of,
+    parameters_of,
     parse,
     read_value,
     split,
@@ -228,7 +228,7 @@ BOUNDED = [
     (cls, name, get_args(hint)[1])
     for registry in (SCORES, METHODS, ADAPTERS)
     for _, cls in registry.items()  # type: ignore[attr-defined]
-    for name, hint in hints_of(cls).items()
+    for name, hint in parameters_of(cls, rules=True).items()
     if get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Range)
 ]
 

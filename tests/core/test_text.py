@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.core.text import counted, to_cell, to_json, visible
+from deltaenergy.core.text import counted, from_cell, to_cell, to_json, visible
 from deltaenergy.detector.verdict_files import write_csv
-from deltaenergy.detector.verdict_tables import from_cell
 
 STEERING = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 

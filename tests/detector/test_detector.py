@@ -116,8 +116,8 @@ def scored(values: list[float]) -> Scored:
         items=[ImageItem(f"{i}.png", b"") for i in range(count)],
         unreadable=[],
         features=np.zeros((count, 16), np.float32),
-        predicted=np.zeros(count, np.int64),
-        confidence=np.full(count, 0.5, np.float32),
+        top=np.zeros((count, 1), np.int64),
+        top_confidence=np.full((count, 1), 0.5, np.float32),
         values={"energy": np.array(values)},
     )
 

@@ -59,8 +59,8 @@ def scored(values: list[float] | np.ndarray, predicted: list[int] | None = None,
     return Scored(
         items=[ImageItem(f"{i}.png", b"") for i in range(count)],
         unreadable=[],
-        predicted=np.array(predicted if predicted is not None else [0] * count, dtype=np.int64),
-        confidence=np.full(count, 0.5, np.float32),
+        top=np.array(predicted if predicted is not None else [0] * count, dtype=np.int64)[:, None],
+        top_confidence=np.full((count, 1), 0.5, np.float32),
         values={spec: np.array(values, dtype=np.float64)},
     )
 

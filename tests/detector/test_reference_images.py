@@ -16,7 +16,7 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scoring import score_images
-from deltaenergy.source import load_images
+from deltaenergy.source import as_source, load_images
 from tests.detector.test_detector import unit_features
 
 
@@ -59,7 +59,7 @@ def test_a_fitted_score_keeps_the_images_that_set_its_threshold(classifier: de.C
     assert len(set(rows)) == len(rows)
     assert found.features == pytest.approx(features[rows])
     known, scorer = detector.require_calibration(), detector.scorer
-    every = score_images(classifier, [scorer], found.features).by_fold["react"]
+    every = score_images(classifier, [scorer], as_source(found.features)).by_fold["react"]
     assert known.folds is not None
     assert every[np.arange(60), known.folds] == pytest.approx(known.scores, abs=1e-6)
     assert set(found.thumbnails) == {b""}  # features have no pictures

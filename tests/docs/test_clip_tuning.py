@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from deltaenergy.benchmarks.spec import splits
 
@@ -34,6 +33,8 @@ def data(tables: ModuleType, shared_data: Path) -> Any:
 
 def test_zero_shot_rows_as_computed_elsewhere(tables: ModuleType, data: Any) -> None:
     """NumPy and scikit-learn on the same features, domain by domain."""
+    from sklearn.metrics import roc_auc_score
+
     names, truth, features = data.pacs_labels()
     texts, domains = data.other("pacs_text").astype(np.float64), np.array(data.pacs_domains())
     runs = tables.run_pacs(data, ["zero-shot"], [1])["zero-shot"]

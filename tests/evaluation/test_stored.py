@@ -20,9 +20,9 @@ from deltaenergy.evaluation import run as run_module
 from deltaenergy.evaluation.disagreement import pooled_scores
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
-from deltaenergy.store.items import StoredItems
-from deltaenergy.store.store import Store
+from deltaenergy.scoring import Encoded, bind, deal_folds, fit, known_images, score_images
+from deltaenergy.source import as_source
+from deltaenergy.store.store import Store, StoredItems
 from tests.colours import ColourModel, paint_sets
 
 CLASSES = ["red", "green", "blue"]
@@ -88,11 +88,9 @@ def test_items_are_those_of_the_store(folder):
         items[len(items)]
 
 
-def test_hashes_of_ids_are_given_once_and_not_held(folder):
+def test_hashes_of_ids_come_by_shard_and_are_not_held(folder):
     items = StoredItems(Store.open(folder / "known.store"))
-    assert items.release_hashes().tolist() == [hash(item.id) for item in items]
-    with pytest.raises(RuntimeError, match="gone"):
-        items.release_hashes()
+    assert np.concatenate(list(items.id_hashes())).tolist() == [hash(item.id) for item in items]
 
 
 def test_what_is_the_same_for_all_images_of_a_set_is_not_stored_for_each(classifier, folder):
@@ -139,8 +137,8 @@ def out_of_fold(classifier, spec, store, every, items=None):
         seen = taught[dealt != fold]
         lesson = features[seen] if items is None else [items[row] for row in seen]
         bound = bind(classifier, [make_score(spec)])
-        scorers = fit(bound, known_images([encode(classifier, bound, lesson)], bound))
-        found = score_images(classifier, scorers, features).values[make_score(spec).spec]
+        scorers = fit(bound, known_images([Encoded(classifier, bound, as_source(lesson))], bound))
+        found = score_images(classifier, scorers, as_source(features)).values[make_score(spec).spec]
         values[scorer_of == fold] = found[scorer_of == fold]
     return values
 

@@ -20,6 +20,7 @@ from deltaenergy.models.encoding import side_by_side
 from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
+from deltaenergy.source import as_source
 from tests.checkpoints import write_clip
 from tests.models.test_encoding import MeanColour, directions, flat_images
 
@@ -232,7 +233,9 @@ def test_scores_that_follow_gradients_to_pixels_find_the_same(clip: TowerModel, 
     classifier, odin = de.ZeroShotClassifier(clip, ["cat", "dog", "house"]), make_score("odin")
     # Batch by batch, with room for one image more, so that each is alone.
     parts = [noise[start : start + BATCH] for start in range(0, len(noise), BATCH)]
-    one_by_one = [score_images(classifier, [odin], part, batch_size=BATCH + 1).values[odin.spec] for part in parts]
+    one_by_one = [
+        score_images(classifier, [odin], as_source(part), batch_size=BATCH + 1).values[odin.spec] for part in parts
+    ]
     with cores(2):
-        together = score_images(classifier, [odin], noise, batch_size=BATCH).values[odin.spec]
+        together = score_images(classifier, [odin], as_source(noise), batch_size=BATCH).values[odin.spec]
     np.testing.assert_allclose(together, np.concatenate(one_by_one), rtol=1e-4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import shutil
 import socket
@@ -136,7 +135,7 @@ def as_in_transformers(lite: LiteModel) -> Any:
     """The same weights in transformers' own module."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-    module = CLIPTextModelWithProjection(CLIPTextConfig(**dataclasses.asdict(lite.towers.text.config))).eval()
+    module = CLIPTextModelWithProjection(CLIPTextConfig(**lite.towers.text.config)).eval()
     module.load_state_dict(lite.towers.text.state_dict())
     return module
 

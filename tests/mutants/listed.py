@@ -726,14 +726,14 @@ mutant(
     "detector/test_detector.py",
 )
 mutant(
-    "detector.calibration.Calibration._too_low",
+    "detector.calibration.Calibration.rejects",
     "an image at the threshold is rejected",
     "< self.rank",
     "<= self.rank",
     "detector/test_detector.py",
 )
 mutant(
-    "detector.calibration.Calibration._too_low",
+    "detector.calibration.Calibration.rejects",
     "rounding rejects",
     "values + self.slack",
     "values",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deltaenergy.benchmarks.formats import markdown
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
+from deltaenergy.benchmarks.tables import markdown
 from deltaenergy.errors import InputError
 from deltaenergy.report.benchmark import (
     BenchmarkRun,

@@ -33,8 +33,8 @@ IMAGES, PARTS = 24, 12
 TARGETS = {"worker": "ray::MapWorker", "driver": "", "gcs": "gcs/gcs_server", "raylet": "raylet/raylet"}
 _SCRIPT = """
 import sys
-from deltaenergy.scale import cluster
-cluster.PATIENCE = 5.0
+from deltaenergy.scale import ray
+ray.PATIENCE = 5.0
 from deltaenergy.cli.main import run
 run(sys.argv[1:])
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import deltaenergy as de
-from deltaenergy.scale.ray import ShardTask
+from deltaenergy.scale.ray import ShardActor
 from tests.cli.runner import Runner
 from tests.scale.conftest import Scene, draw
 from tests.scale.kills import content
@@ -72,8 +72,8 @@ def test_a_device_that_ray_does_not_hand_out(
 
 
 def test_an_actor_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
-    settings = {"model": {"name": "lite"}, "device": "cpu"}
-    answer = ShardTask({**settings, "store": str(tmp_path)})({"shard": 0})
+    settings = {"model": {"name": "lite"}}
+    answer = ShardActor({**settings, "store": str(tmp_path)}, "cpu")({"shard": 0})
     assert answer["kind"] == "ArtifactError" and str(tmp_path) in answer["error"]
-    finished = ShardTask({**settings, "store": str(scene.store)})({"shard": 0})
+    finished = ShardActor({**settings, "store": str(scene.store)}, "cpu")({"shard": 0})
     assert finished == {"shard": 0, "error": None, "kind": None}, "without a plan, another run has finished it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,14 @@ import pytest
 import torch
 
 import deltaenergy as de
+from deltaenergy import source
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.scale import ray as scale_ray
-from deltaenergy.scale.cluster import Cluster
+from deltaenergy.scale import score_on_ray
+from deltaenergy.scale.ray import Cluster
+from deltaenergy.source import SourcePart
+from deltaenergy.store.folder import LocalFolder
 from tests.cli.runner import Result, Runner
 from tests.scale.conftest import Scene, draw
 from tests.scale.ray_here import own_ray
@@ -81,42 +85,45 @@ def test_images_give_the_same_table(
 def test_parts_that_are_there_are_not_computed_again(
     command: Runner, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detector = de.Detector.load(scene.detector)
     out = tmp_path / "verdicts.csv"
     computed: list[int] = []
-    mapped = Cluster.map
+    mapped, write = Cluster.map, scale_ray.write_table
 
-    def counted(self: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
+    def counted(self: Any, rows: Any, *arguments: Any) -> Any:
+        rows = list(rows)
         computed.extend([len(rows)] if rows else [])
-        return mapped(self, rows, *arguments, **options)
+        return mapped(self, rows, *arguments)
+
+    def full(*_: Any) -> int:
+        raise ZeroDivisionError("the disk is full")
 
     monkeypatch.setattr(Cluster, "map", counted)
 
-    def run(hurt: str | None = None) -> None:
-        with scale_ray.score_on_ray(detector, str(scene.store), out) as parts:
-            assert sum(len(table) for table, _ in parts) == 22
-            if hurt:
-                raise ZeroDivisionError(hurt)
+    def run() -> scale_ray.RayScored:
+        return score_on_ray(str(scene.store), scene.detector, out)
 
+    monkeypatch.setattr(scale_ray, "write_table", full)
     with pytest.raises(ZeroDivisionError):
-        run("the disk is full")
+        run()
     (place,) = tmp_path.iterdir()
     assert place.name.startswith(".deltaenergy-verdicts.csv-") and len(list(place.iterdir())) == 5
     kept = {path: path.stat().st_mtime_ns for path in place.iterdir()}
     lost = sorted(kept)[2]
     lost.unlink()
     with pytest.raises(ZeroDivisionError):
-        run("again")
+        run()
     assert computed == [5, 1]
     assert {path: path.stat().st_mtime_ns for path in place.iterdir() if path != lost} == {
         path: time for path, time in kept.items() if path != lost
     }
-    run()
-    assert computed == [5, 1] and list(tmp_path.iterdir()) == [], "nothing was left to do, and the parts are gone"
+    monkeypatch.setattr(scale_ray, "write_table", write)
+    done = run()
+    assert (done.counts.images, len(done.unreadable)) == (22, 1)
+    assert computed == [5, 1] and list(tmp_path.iterdir()) == [out], "nothing was left to do, and the parts are gone"
 
 
-def parts_of(images: Path, size: int) -> list[scale_ray.ScorePart]:
-    return list(scale_ray.parts_of_images(de.image_stream(images), size))
+def parts_of(images: Path, size: int) -> list[SourcePart]:
+    return list(source.parts_of(de.image_stream(images), size))
 
 
 def test_changed_images_have_other_parts(tmp_path: Path) -> None:
@@ -125,7 +132,7 @@ def test_changed_images_have_other_parts(tmp_path: Path) -> None:
     assert [part.images for part in before] == [16, 16, 8]
     assert parts_of(images, 16) == before
     draw(tmp_path / "images", 1, 9)
-    same = [old.name == new.name for old, new in zip(before, parts_of(images, 16))]
+    same = [old.version == new.version for old, new in zip(before, parts_of(images, 16))]
     assert same == [False, True, True], "only the part with the image that changed is another"
 
 
@@ -134,23 +141,23 @@ def test_images_in_memory_cannot_be_handed_out(scene: Scene) -> None:
 
     stream = de.image_stream([Image.open(scene.images / "000.png")])
     with pytest.raises(InputError, match="'image 0'"):
-        list(scale_ray.parts_of_images(stream, 4))
+        list(source.parts_of(stream, 4))
 
 
-def test_the_driver_keeps_no_image(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_keeps_no_image(tmp_path: Path) -> None:
     """What it keeps of a part is its name: lists of images go to Ray one by one, as they are listed."""
     events: list[str] = []
 
-    class Listening:
-        def room(self, *_: Any) -> tuple[str, int]:
-            return "cpu", 1
+    class Listening(Cluster):
+        def __enter__(self) -> Cluster:
+            return self
 
-        def put(self, row: dict[str, Any]) -> str:
-            events.append(f"put {row['images']}")
-            return "reference"
+        def __exit__(self, *_: object) -> None:
+            pass
 
-        def map(self, rows: list[str], *_: Any, **__: Any) -> Iterator[Any]:
-            assert rows == ["reference"] * 3
+        def map(self, rows: Any, *_: Any) -> Iterator[Any]:
+            for row in rows:
+                events.append(f"put {row['images']}")
             yield from ()
 
     def listed() -> Iterator[Any]:
@@ -158,26 +165,35 @@ def test_the_driver_keeps_no_image(scene: Scene, tmp_path: Path, monkeypatch: py
             events.append("list")
             yield item
 
-    from contextlib import nullcontext
-
-    from deltaenergy.data.streams import ImageStream
-    from deltaenergy.store.folder import LocalFolder
-
-    monkeypatch.setattr(scale_ray, "connected", lambda *_: nullcontext(Listening()))
-    request = scale_ray.ScoreTask({}, "cpu", 4, 1, None)
-    parts = scale_ray.parts_of_images(ImageStream(listed, unique=True), 4)
-    names = scale_ray.score_parts(LocalFolder(tmp_path / "parts"), request, parts, "local", None, None)
+    parts = source.parts_of(ImageStream(listed, unique=True), 4)
+    names = scale_ray.score_parts(LocalFolder(tmp_path / "parts"), parts, Listening("local"), (), None)
     assert len(names) == 3
     assert events == (["list"] * 4 + ["put 4"]) * 3
 
 
 def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in scene.detector.iterdir()}
-    request = scale_ray.ScoreTask(files, "cpu", 4, 1, str(tmp_path / "nowhere"))
-    row = {"name": "x", "images": 1, "content": b""}
-    answer = scale_ray.ScoreActor(request)(row)
+    actor = scale_ray.ScoreActor(files, 4, 1, str(tmp_path / "nowhere"), "cpu")
+    answer = actor({"name": "x", "images": 1, "content": b""})
     assert answer["kind"] == "InputError" and str(tmp_path / "nowhere") in answer["error"]
     assert (answer["name"], answer["verdicts"]) == ("x", b"")
+
+
+def test_what_is_wrong_is_said_before_anything_is_loaded(scene: Scene, tmp_path: Path) -> None:
+    for images, detector, out, options, words in [
+        (scene.store, None, tmp_path / "a.csv", {}, "`detector`"),
+        (scene.store, tmp_path, None, {}, "`out`"),
+        (scene.store, tmp_path, tmp_path / "a.txt", {}, "`out`"),
+        (scene.store, tmp_path / "nowhere", tmp_path / "a.csv", {}, "nowhere"),
+        (scene.store, tmp_path, tmp_path / "a.csv", {"top_k": 0}, "`top_k`"),
+        (scene.store, tmp_path, tmp_path / "a.csv", {"on": "cuda:1"}, "auto, cpu or cuda"),
+        (scene.store, tmp_path, tmp_path / "a.csv", {"ray": "nowhere"}, "`ray`"),
+        (tmp_path / "nothing", tmp_path, tmp_path / "a.csv", {}, "nothing"),
+        ([scene.store] * 2, tmp_path, tmp_path / "a.csv", {}, "one feature store"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            score_on_ray(images, detector, out, **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_ray
@@ -239,14 +255,14 @@ def test_an_address_is_needed(command: Runner, scene: Scene, tmp_path: Path) -> 
 
 
 def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = de.Detector.load(scene.detector)
-    monkeypatch.setattr(scale_ray, "score_parts", lambda *_: [])
+    def score() -> Any:
+        return score_on_ray(scene.store, scene.detector, tmp_path / "a.csv")
 
-    def run() -> None:
-        with scale_ray.score_on_ray(detector, str(scene.store), tmp_path / "a.csv"):
-            if threading.current_thread() is threading.main_thread():
-                with ThreadPoolExecutor(1) as other, pytest.raises(InputError, match="Another run"):
-                    other.submit(run).result()  # locks are a thread's own
+    def other(*_: Any) -> list[str]:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="Another run"):
+            pool.submit(score).result()  # locks are a thread's own
+        return []
 
-    run()
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(scale_ray, "score_parts", other)
+    score()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

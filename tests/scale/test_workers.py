@@ -14,10 +14,10 @@ from PIL import Image
 
 from deltaenergy import Model, build_store, load_model
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.scale import build, workers
+from deltaenergy.scale import workers
 from deltaenergy.source import image_stream
 from deltaenergy.store.plan import FOLDER
-from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here
+from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here, place_in_array
 from tests import fresh
 from tests.cli.runner import Runner
 from tests.scale import kills
@@ -85,7 +85,7 @@ import json, os, sys
 number = int(open({str(tmp_path / "count")!r}).read())
 open({str(tmp_path / "count")!r}, "w").write(str(number + 1))
 if number < 4:
-    print(json.dumps({{"shard": number, "images": 2, "finished": True}}), flush=True)
+    print("deltaenergy:", json.dumps({{"shard": number, "images": 2, "finished": True}}), flush=True)
     os._exit(3)
 """
     began = work_is_done_by(program, tmp_path, monkeypatch)
@@ -127,7 +127,7 @@ def test_images_in_memory_stay_in_this_process(tiny_clip: Model, tmp_path: Path)
 
 def test_a_model_that_cannot_be_loaded_again_is_said(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     def join(work: Work, _: object) -> None:
-        workers.open_work({**workers.worker_settings(work), "device": "cpu"})
+        workers.open_work(workers.worker_settings(work), "cpu")
 
     other: Any = tiny_clip.derived("something")
     with pytest.raises(ArtifactError, match="different model"):
@@ -143,7 +143,11 @@ def test_an_interrupt_ends_the_workers(
         raise KeyboardInterrupt
 
     began = work_is_done_by(
-        'import time; print(\'{"shard": 0, "images": 1, "finished": false}\', flush=True); time.sleep(600)',
+        """
+import time
+print('deltaenergy: {"shard": 0, "images": 1, "finished": false}', flush=True)
+time.sleep(600)
+""",
         tmp_path,
         monkeypatch,
     )
@@ -217,4 +221,4 @@ def test_tasks_of_a_slurm_array_know_their_number(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert build.place_in_array() == expected
+    assert place_in_array() == expected

@@ -139,7 +139,7 @@ def test_the_released_settings() -> None:
         ("adaneg(length=1)", "length"),
         ("adaneg(gap=2)", "gap"),
         ("adaneg(proxies=text)", "proxies"),
-        ("adaneg+tanl", "names 2 adapters"),
+        ("adaneg+tanl", r"adapter 'adaneg\+tanl'"),
         ("adaneg(batch=0)", "batch"),
     ],
 )

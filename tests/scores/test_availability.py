@@ -106,9 +106,9 @@ def test_python_calls_refuse_before_they_bind(
     classifier = PrecomputedClassifier(np.eye(2, tiny_clip.feature_dim, dtype=np.float32), ["cat", "dog"], tiny_clip)
     scores = [make_score("neglabel"), make_score("gl-mcm")]
     calls: list[Callable[[], object]] = [
-        lambda: score_images(classifier, scores, store),
-        lambda: score_images(classifier, scores, de.Store.open(store)),
-        lambda: score_images(classifier, scores, [store]),
+        lambda: score_images(classifier, scores, as_source(store)),
+        lambda: score_images(classifier, scores, as_source(de.Store.open(store))),
+        lambda: score_images(classifier, scores, as_source([store])),
         lambda: evaluate(classifier, scores, [("known", store)]),
         lambda: de.Detector(classifier, "gl-mcm").calibrate(store),
     ]
@@ -116,7 +116,9 @@ def test_python_calls_refuse_before_they_bind(
         with pytest.raises(InputError, match="'gl-mcm' needs patches"):
             refused()
     with pytest.raises(InputError, match="'odin' needs pixels"):
-        score_images(classifier, [make_score("neglabel"), make_score("odin")], np.eye(2, tiny_clip.feature_dim))
+        score_images(
+            classifier, [make_score("neglabel"), make_score("odin")], as_source(np.eye(2, tiny_clip.feature_dim))
+        )
 
 
 def test_a_store_with_patches_has_them(tiny_clip: TowerModel, photos: Path, tmp_path: Path) -> None:

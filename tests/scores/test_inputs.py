@@ -245,7 +245,9 @@ def test_odin_looks_at_its_arguments(pixels: np.ndarray, settings: dict[str, Any
 
 @pytest.mark.parametrize("name", ["auroc", "aupr_in", "aupr_out", "fpr", "fpr_ood"])
 def test_metrics_look_at_theirs(name: str) -> None:
-    function = getattr(metrics, name)
+    def function(id_scores: object, ood_scores: object) -> float:
+        return getattr(metrics.RankedScores(id_scores, ood_scores), name)()
+
     good, other = np.array([0.4, 0.2, 0.9]), np.array([0.1, 0.3])
     expected = function(good, other)
     assert function(good[::-1], other.astype(">f4")) == expected
@@ -262,4 +264,4 @@ def test_a_rate_is_a_share(rate: float) -> None:
     with pytest.raises(InputError, match="rate"):
         metrics.fpr([1.0], [0.0], rate)
     with pytest.raises(InputError, match="rate"):
-        metrics.fpr_ood([1.0], [0.0], rate)
+        metrics.RankedScores([1.0], [0.0]).fpr_ood(rate)

@@ -68,7 +68,7 @@ def test_wrong_specs_say_what_is_wrong(spec: str, message: str) -> None:
 
 
 def test_neither_name_nor_score() -> None:
-    with pytest.raises(InputError, match="a name such as 'delta-energy'"):
+    with pytest.raises(InputError, match="score must be a name"):
         make_score(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not with a Score object"):
         make_score(make_score("msp"), temperature=1)

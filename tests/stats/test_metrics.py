@@ -197,12 +197,10 @@ def test_interval_arguments():
         ranked.estimates(confidence=1.0)
 
 
-# --- accuracy --------------------------------------------------------------------------------------------------
+# --- proportions -----------------------------------------------------------------------------------------------
 
 
-def test_accuracy_and_its_interval():
-    assert metrics.accuracy([1, 2, 3, 4], [1, 2, 0, 4]) == 0.75
-    assert metrics.accuracy(torch.tensor([1, 2]), np.array([1, 2])) == 1.0
+def test_interval_of_a_proportion():
     # Wilson's interval in the form it is derived from: the p with |p̂ − p| = z √(p(1 − p)/n).
     estimate = metrics.proportion_estimate(27, 30)
     for bound in (estimate.low, estimate.high):
@@ -217,10 +215,6 @@ def test_proportion_lies_inside_its_interval(total, data):
     assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
 
 
-def test_accuracy_of_nothing_or_of_unequal_lists():
-    with pytest.raises(InputError, match="at least one labelled image"):
-        metrics.accuracy([], [])
-    with pytest.raises(InputError, match="one length"):
-        metrics.accuracy([1], [1, 2])
+def test_a_share_of_more_than_all():
     with pytest.raises(InputError, match="proportion"):
         metrics.proportion_estimate(3, 2)

@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(tiny_clip: Model, 
     with pytest.raises(ArtifactError, match="different model"):
         stream_batches(load_model(write_clip(tmp_path / "other", seed=5)), as_source(path))
     with pytest.raises(InputError, match="pixels"):
-        score_images(ZeroShotClassifier(tiny_clip, ["cat"]), [make_score("odin")], path)
+        score_images(ZeroShotClassifier(tiny_clip, ["cat"]), [make_score("odin")], as_source(path))
     shard = path / "00001-1.arrow"
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(ArtifactError, match=r"00001-1\.arrow"):

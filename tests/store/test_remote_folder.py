@@ -19,9 +19,8 @@ from deltaenergy.data.remote.errors import RequestLimits
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
 from deltaenergy.scale.build import build_store, repair_store
 from deltaenergy.source import image_stream, load_images
-from deltaenergy.store.folder import open_folder
+from deltaenergy.store.folder import RemoteFolder, open_folder
 from deltaenergy.store.plan import FOLDER
-from deltaenergy.store.remote_folder import RemoteFolder
 from deltaenergy.store.shard import is_store, read_manifest
 from deltaenergy.store.store import Store
 from deltaenergy.store.writer import Joiner, StoreSettings, Work, fill_store, finish, join_here
@@ -284,15 +283,15 @@ def test_an_index_is_read_without_its_features(bucket: Bucket, tmp_path: Path) -
     store = build_store(Wide(), images, f"{bucket.url}/store")
     (record,) = store.manifest.shards
     fetched: list[tuple[int, int]] = []
-    from deltaenergy.store import remote_folder
+    from deltaenergy.store import folder
 
     def counted(of: Any, start: int, end: int) -> bytes:
         fetched.append((start, end))
         return get_range(of, start, end)
 
-    get_range = remote_folder.get_range
+    get_range = folder.get_range
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_folder, "get_range", counted)
+        patch.setattr(folder, "get_range", counted)
         assert Store.open(f"{bucket.url}/store").ids == [f"image {i}" for i in range(4)]
     assert set(fetched) == {(0, record.start), (record.stop, record.bytes)}
     assert record.stop - record.start >= 4 * 30_000 * 4

@@ -355,11 +355,12 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     from deltaenergy.core.needs import Need
     from deltaenergy.scores.base import Score, ScoreInputs, Scorer
     from deltaenergy.scoring import score_images
+    from deltaenergy.source import as_source
 
     @dataclass(frozen=True)
     class PatchMean(Score):
         name = "patch-mean"
-        requires = frozenset({Need.PATCHES})
+        needs = frozenset({Need.PATCHES})
 
         def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.patches is not None
@@ -368,7 +369,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     @dataclass(frozen=True)
     class PixelMean(Score):
         name = "pixel-mean"
-        requires = frozenset({Need.PIXELS})
+        needs = frozenset({Need.PIXELS})
 
         def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.pixels is not None
@@ -377,14 +378,14 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     classifier = de.ZeroShotClassifier(tiny_clip, ["cat", "dog"])
     with_patches = build_store(tiny_clip, photos, tmp_path / "patches", patches=True)
     without = build_store(tiny_clip, photos, tmp_path / "plain")
-    direct = score_images(classifier, [PatchMean(), de.make_score("mcm")], photos)
-    stored = score_images(classifier, [PatchMean(), de.make_score("mcm")], with_patches)
+    direct = score_images(classifier, [PatchMean(), de.make_score("mcm")], as_source(photos))
+    stored = score_images(classifier, [PatchMean(), de.make_score("mcm")], as_source(with_patches))
     for name, values in direct.values.items():
         np.testing.assert_allclose(stored.values[name], values, atol=1e-6)
     with pytest.raises(InputError, match="`patches=True`"):
-        score_images(classifier, [PatchMean()], without)
+        score_images(classifier, [PatchMean()], as_source(without))
     with pytest.raises(InputError, match="needs pixels"):
-        score_images(classifier, [PixelMean()], with_patches)
+        score_images(classifier, [PixelMean()], as_source(with_patches))
 
 
 def png(colour: str) -> bytes:
@@ -514,6 +515,7 @@ def test_evaluation_of_stores_equals_that_of_images(tiny_clip: Model, photos: Pa
 
 def test_many_scores_read_the_features_once(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     from deltaenergy.scoring import score_images
+    from deltaenergy.source import as_source
 
     taken: list[int] = []
 
@@ -527,6 +529,6 @@ def test_many_scores_read_the_features_once(tiny_clip: Model, photos: Path, tmp_
     classifier = de.ZeroShotClassifier(tiny_clip, ["cat", "dog", "house"])
     specs = ["msp", "mcm", "energy", "entropy", "max-logit", *(f"delta-energy(c={c})" for c in range(1, 4))]
     specs += [f"delta-energy(tau={tau})" for tau in (0.02, 0.1, 0.5, 1.0)]
-    scored = score_images(classifier, [de.make_score(spec) for spec in specs], store)
+    scored = score_images(classifier, [de.make_score(spec) for spec in specs], as_source(store))
     assert len(scored.values) == 12
     assert taken == [0, 1, 2]

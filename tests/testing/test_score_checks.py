@@ -90,7 +90,7 @@ class Upside(Sound):
 class Forgetful(Sound):
     """It takes 0 for what it has not learned, instead of saying that it must be fitted."""
 
-    requires = frozenset({Need.ID_DATA})
+    needs = frozenset({Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """The mean."""
@@ -139,7 +139,7 @@ class SharesScratch(Sound):
 class RoundsBySize(Sound):
     """Its result depends on how many images come together, by far more than rounding."""
 
-    requires = frozenset({Need.PIXELS})  # so that it sees them as they come
+    needs = frozenset({Need.PIXELS})  # so that it sees them as they come
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""

@@ -62,14 +62,15 @@ def test_half_of_the_views_are_flipped() -> None:
 def test_cached_views_depend_on_seed_and_image_alone(tiny_clip: Model, photos: Path) -> None:
     items = items_in(photos)
     cached = encode_views(tiny_clip, items, 3, 5, frozenset({Need.PATCHES}))
-    assert cached.features.shape == (8, 3, 16)
-    assert cached.patches is not None and cached.patches.shape == (8, 3, 16, 16)
-    torch.testing.assert_close(cached.features.norm(dim=-1), torch.ones(8, 3))
+    features = cached["features"]
+    assert features.shape == (8, 3, 16)
+    assert cached["patches"].shape == (8, 3, 16, 16)
+    torch.testing.assert_close(features.norm(dim=-1), torch.ones(8, 3))
     again = encode_views(tiny_clip, items, 3, seed=5)
-    torch.testing.assert_close(again.features, cached.features, atol=1e-6, rtol=0)
+    torch.testing.assert_close(again["features"], features, atol=1e-6, rtol=0)
     other = encode_views(tiny_clip, items, 3, seed=6)
-    assert (other.features - cached.features).abs().max() > 1e-3
-    assert (cached.features[:, 0] - cached.features[:, 1]).abs().amax(dim=1).min() > 1e-5
+    assert (other["features"] - features).abs().max() > 1e-3
+    assert (features[:, 0] - features[:, 1]).abs().amax(dim=1).min() > 1e-5
 
 
 def test_live_views_are_those_of_their_epoch(tiny_clip: Model, photos: Path) -> None:
@@ -97,12 +98,11 @@ def test_the_test_view_is_what_the_model_sees_in_use(tiny_clip: Model, photos: P
     items = items_in(photos)
     found = encode_views(tiny_clip, items, "test", 5, frozenset({Need.PATCHES, Need.PIXELS}))
     expected = tiny_clip.encode(items, patches=True)  # type: ignore[attr-defined]
-    assert found.features.shape == (8, 1, 16) and found.pixels is not None and found.pixels.shape == (8, 1, 3, 32, 32)
-    np.testing.assert_allclose(found.features[:, 0].numpy(), expected.features, atol=1e-6)
-    assert found.patches is not None
-    np.testing.assert_allclose(found.patches[:, 0].float().numpy(), expected.patches, atol=1e-3)  # half precision
+    assert found["features"].shape == (8, 1, 16) and found["pixels"].shape == (8, 1, 3, 32, 32)
+    np.testing.assert_allclose(found["features"][:, 0].numpy(), expected.features, atol=1e-6)
+    np.testing.assert_allclose(found["patches"][:, 0].float().numpy(), expected.patches, atol=1e-3)  # half precision
     again = encode_views(tiny_clip, items, "test", seed=6)
-    torch.testing.assert_close(again.features, found.features, atol=1e-6, rtol=0)
+    torch.testing.assert_close(again["features"], found["features"], atol=1e-6, rtol=0)
 
 
 def test_views_of_another_seed_are_not_taken_from_the_cache(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:

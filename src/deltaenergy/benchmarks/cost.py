@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from deltaenergy.benchmarks.plan import PlannedCase, fit_images
+from deltaenergy.benchmarks.plan import PlannedCase
 from deltaenergy.benchmarks.results import Cell
 from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.benchmarks.runner import Runner
@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import encode, fit, known_images, score_images
+from deltaenergy.scoring import Encoded, fit, known_images, score_images
 from deltaenergy.source import as_source
 
 # A fast score is repeated for this long; the fastest repetition counts.
@@ -37,30 +37,23 @@ class CostRunner(Runner):
 
     _encoded: tuple[list[ImageItem], tuple[EncodedImages, float, dict[str, float]]] | None = None
 
-    def case(self, planned: PlannedCase) -> None:
-        """Measure each method that is not in the results yet."""
-        fit = fit_images(planned, self.spec.validation)
-        for method in planned.methods:
-            identity = self.identity(planned, method, fit)
-            if self.results.get(identity["cell"]) is not None:
-                self.summary.found += 1
-                continue
+    def measure(
+        self, planned: PlannedCase, identities: Mapping[BenchmarkRow, dict[str, Any]]
+    ) -> Iterator[tuple[list[Cell], float]]:
+        """The cell of each method, and the seconds to measure it."""
+        for method, identity in identities.items():
             self.announce(f"{planned.case.name}: measuring {method.label}")
             start = time.perf_counter()
-            rows = None
             with self.skipping(planned.case.name, f"method {method.label}"):
-                rows = self.rows(planned, method)
-            if rows is None:
-                continue
-            self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
-            self.summary.computed += 1
-
-    def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
-        items = [item for images in planned.closed for item in images.items]
-        found = self.score_cost(planned, method, items) if method.method is None else self.tuner_cost(planned, method)
-        place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
-        counts = {"n_closed": len(items), "n_open": 0}
-        return [{**place, "metric": name, "value": value, **counts} for name, value in found.items()]
+                items = [item for images in planned.closed for item in images.items]
+                measured = self.score_cost if method.method is None else self.tuner_cost
+                place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
+                counts = {"n_closed": len(items), "n_open": 0}
+                rows = [
+                    {**place, "metric": name, "value": value, **counts}
+                    for name, value in measured(planned, method, items).items()
+                ]
+                yield [Cell(identity, rows, [])], time.perf_counter() - start
 
     def score_cost(self, planned: PlannedCase, row: BenchmarkRow, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to encode and to score all images, and the peak memory of both."""
@@ -70,7 +63,7 @@ class CostRunner(Runner):
         images = as_source(encoded.items if score.needs_images else encoded.features)
         with peak_memory(self.model.device) as peak:
             if not scorer.fitted:
-                known = encode(classifier, [scorer], images, batch_size=self.batch_size)
+                known = Encoded(classifier, [scorer], images, batch_size=self.batch_size)
                 (scorer,) = fit([scorer], known_images([known], [scorer]))
             scoring = fastest(lambda: score_images(classifier, [scorer], images, batch_size=self.batch_size))
         # A score that needs images also encodes them.
@@ -89,7 +82,7 @@ class CostRunner(Runner):
             self._encoded = (items, (features, seconds, peak))
         return self._encoded[1]
 
-    def tuner_cost(self, planned: PlannedCase, method: BenchmarkRow) -> dict[str, float]:
+    def tuner_cost(self, planned: PlannedCase, method: BenchmarkRow, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to tune, from images to classifier, and the peak memory."""
         from deltaenergy.tuning.tune import tune
 
@@ -123,18 +116,12 @@ def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
         yield found
         found["peak_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
         return
-    can_tell = _reset_peak()
-    yield found
-    if can_tell:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        found["peak_mb"] = int(line.split()[1]) / 1024
-
-
-def _reset_peak() -> bool:
-    """Reset the process's peak resident size; False if not possible (not on Linux)."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
+    except OSError:  # not on Linux
+        yield found
+        return
+    yield found
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    found["peak_mb"] = int(line.split()[1]) / 1024

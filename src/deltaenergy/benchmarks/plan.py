@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.benchmarks.sets import (
-    ClassEntry,
     DataRoot,
     MissingData,
     case_classes,
@@ -18,7 +18,7 @@ from deltaenergy.benchmarks.sets import (
     order,
     resolve,
 )
-from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec, ValidationRule
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import LoadedSet
@@ -30,23 +30,32 @@ from deltaenergy.tuning.fewshot import FewShot
 HELD_OUT_SHARE = 0.1
 
 
+class FitImages(NamedTuple):
+    """ID images that a score is fitted on: their source, and which test images they remove."""
+
+    source: str
+    items: list[ImageItem]
+    taken: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case with one class list and one seed (None if nothing is sampled), and the methods that run on it."""
+    """A case with one class list and one seed (None if nothing is sampled), and the methods that run on it.
+
+    Attributes:
+        train, validation: the few training images, and disjoint images that epochs and hyper-parameters are chosen on.
+        fit: the images that scores are fitted on.
+    """
 
     case: Case
     seed: int | None
-    classes: list[ClassEntry]
-    train: FewShot | None
-    # Labelled by class name, disjoint from `train`: epochs and hyper-parameters are chosen on them.
-    validation: list[ImageItem]
+    names: list[str]
     closed: list[LoadedSet]
     open: list[LoadedSet]
-    methods: list[BenchmarkRow]
-
-    @property
-    def names(self) -> list[str]:
-        return [entry.name for entry in self.classes]
+    fit: FitImages
+    train: FewShot | None = None
+    validation: list[ImageItem] = field(default_factory=list)
+    methods: list[BenchmarkRow] = field(default_factory=list)
 
     @property
     def images_hash(self) -> str:
@@ -54,15 +63,6 @@ class PlannedCase:
         sets = [(images.name, [item.id for item in images.items]) for images in (*self.closed, *self.open)]
         train = [self.train.hash if self.train else "", *(item.id for item in self.validation)]
         return hash_strings([*train, *(text for name, ids in sets for text in (name, *ids))])
-
-
-@dataclass(frozen=True)
-class FitImages:
-    """ID images that a score is fitted on: their source, and which test images they remove."""
-
-    source: str
-    items: list[ImageItem]
-    taken: frozenset[str] = frozenset()
 
 
 def plan(
@@ -84,10 +84,11 @@ def plan(
             for method in methods
             if spec.measures != "cost" or (method.tuner is None) == (case.train is None)
         ]
-        seeded = [method for method in mine if needs_seed(method)]
-        fixed = [method for method in mine if not needs_seed(method)]
+        # Images are sampled, to tune on or to fit a score.
+        seeded = [method for method in mine if method.tuner is not None or make_score(method.score).needs_fit]
+        fixed = [method for method in mine if method not in seeded]
         turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
-        if case.varies_with_seed:
+        if "{seed}" in case.classes:
             turns = [(seed, mine) for seed in seeds]
         elif fixed:
             turns.insert(0, (None, fixed))
@@ -97,31 +98,15 @@ def plan(
             except MissingData as error:
                 skips[Skip(case.name, f"dataset {case.dataset}", str(error))] = None
                 continue
-            if found is not None:
-                planned.append(_with_methods(found, chosen, skips))
+            if found is None:
+                continue
+            runnable = [method for method in chosen if method.tuner is None or found.train is not None]
+            for method in chosen:
+                if method not in runnable:
+                    reason = "it needs training images, and there are none."
+                    skips[Skip(case.name, f"method {method.label}", reason)] = None
+            planned.append(replace(found, methods=runnable))
     return planned, list(skips)
-
-
-def needs_seed(method: BenchmarkRow) -> bool:
-    """Whether a method samples images, to be tuned or fitted."""
-    return method.tuner is not None or make_score(method.score).needs_fit
-
-
-def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
-    """The ID images that scores are fitted on: the validation images, if these are also tested."""
-    tested = _tested(planned)
-    if validation.source == "test":
-        return FitImages("test images", first_of_each(tested.items, validation.per_class))
-    if planned.train is not None:
-        return FitImages("training images", planned.train.items)
-    ranked = sorted(tested.items, key=order)
-    held = ranked[: max(1, round(HELD_OUT_SHARE * len(ranked)))]
-    return FitImages("held-out test images", held, frozenset(item.id for item in held))
-
-
-def _tested(planned: PlannedCase) -> LoadedSet:
-    """The closed set closest to the training images."""
-    return next((images for images in planned.closed if images.group is Group.ID), planned.closed[0])
 
 
 def _find(
@@ -149,7 +134,15 @@ def _find(
     closed = found(case.closed, "closed")
     if not closed:
         return None
-    planned = PlannedCase(case, seed, classes, None, [], closed, found(case.open, "open"), [])
+    # The closed set closest to the training images.
+    tested = next((images.items for images in closed if images.group is Group.ID), closed[0].items)
+    held_out = sorted(tested, key=order)[: max(1, round(HELD_OUT_SHARE * len(tested)))]
+    fit = FitImages("held-out test images", held_out, frozenset(item.id for item in held_out))
+    rule, chosen_on = spec.validation, list(tested)
+    if rule.source == "test":
+        fit = FitImages("test images", first_of_each(tested, rule.per_class))
+    names = [entry.name for entry in classes]
+    planned = PlannedCase(case, seed, names, closed, found(case.open, "open"), fit)
     if seed is None or case.train is None:
         return planned
     try:
@@ -158,45 +151,22 @@ def _find(
         skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
         return planned
     # Labels are class ids here, which are unique; the sample then gets the names.
-    ids, names = [entry.id for entry in classes], {entry.id: entry.name for entry in classes}
+    ids, name_of = [entry.id for entry in classes], {entry.id: entry.name for entry in classes}
     sample = draw_shots(pool, ids, spec.shots, seed, case.train.draw, as_released=as_released)
-    rest = _to_validate(planned, case.train, spec.validation, data, pool, {item.id for item in sample.items})
+    if rule.source != "test":
+        fit = FitImages("training images", sample.items)
+        unused = {item.id for item in pool} - {item.id for item in sample.items}
+        chosen_on = [item for item in pool if item.id in unused]
+    if rule.source == "val":
+        own = replace(case.train, split="val", splits={})
+        with contextlib.suppress(MissingData):
+            validation = resolve(own, Group.ID, classes, data, seed, None).items
+            used = {item.id for images in closed for item in images.items} | {item.id for item in sample.items}
+            chosen_on = [item for item in validation if item.id not in used] or chosen_on
+    labelled = (item for item in first_of_each(chosen_on, min(spec.shots, rule.per_class)) if item.label in name_of)
     return replace(
         planned,
-        train=FewShot(tuple(names[name] for name in ids), sample.items, sample.labels, sample.shots, seed),
-        validation=named(first_of_each(rest, min(spec.shots, spec.validation.per_class)), names),
+        fit=fit,
+        train=FewShot(tuple(names), sample.items, sample.labels, sample.shots, seed),
+        validation=[replace(item, label=name_of[item.label or ""]) for item in labelled],
     )
-
-
-def _to_validate(
-    planned: PlannedCase,
-    train: SetSpec,
-    validation: ValidationRule,
-    data: DataRoot,
-    pool: Sequence[ImageItem],
-    trained: Collection[str],
-) -> list[ImageItem]:
-    """Candidates for validation images: none that is trained on."""
-    if validation.source == "test":
-        return list(_tested(planned).items)
-    if validation.source == "val":
-        tested = {item.id for images in planned.closed for item in images.items}
-        own = replace(train, split="val", splits={})
-        with contextlib.suppress(MissingData):
-            found = resolve(own, Group.ID, planned.classes, data, planned.seed, None).items
-            if left := [item for item in found if item.id not in trained and item.id not in tested]:
-                return left
-    return [item for item in pool if item.id not in trained]
-
-
-def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageItem]:
-    """Images labelled by class id, labelled by class name instead."""
-    return [replace(item, label=names[item.label]) for item in items if item.label is not None and item.label in names]
-
-
-def _with_methods(found: PlannedCase, methods: Sequence[BenchmarkRow], skips: dict[Skip, None]) -> PlannedCase:
-    for method in methods if found.train is None else ():
-        if method.tuner is not None:
-            reason = "it needs training images, and there are none."
-            skips[Skip(found.case.name, f"method {method.label}", reason)] = None
-    return replace(found, methods=[one for one in methods if one.tuner is None or found.train is not None])

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy import __version__
-from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan
+from deltaenergy.benchmarks.plan import FitImages, PlannedCase, plan
 from deltaenergy.benchmarks.protocol import Protocol, Rules, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
 from deltaenergy.benchmarks.sets import DataRoot, template_of
 from deltaenergy.benchmarks.spec import OF_DATASET, BenchmarkSpec
+from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
@@ -35,19 +36,21 @@ from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
-from deltaenergy.files import check_writable, hash_strings, hash_value
+from deltaenergy.files import check_writable, hash_strings, hash_value, lock_folder
+from deltaenergy.files.atomic import is_temporary, remove_litter
+from deltaenergy.files.lock import NAME as LOCK
 from deltaenergy.models.base import require_towers
 from deltaenergy.scores.availability import MOST_PROMPTS
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import encode, fit, known_images
-from deltaenergy.source import image_stream
+from deltaenergy.scoring import Encoded, fit, known_images
+from deltaenergy.source import as_source, image_stream
 from deltaenergy.stats.metrics import RankedScores
-from deltaenergy.store.store import Store
 from deltaenergy.store.writer import StoreSettings, fill_store
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.classifiers.methods import Method
     from deltaenergy.models.base import Model
 
 # Called with the name of a step; returns its progress callback.
@@ -99,13 +102,12 @@ def run_benchmark(
         from deltaenergy.benchmarks.cost import CostRunner
 
         kind = CostRunner
-    features = FeatureCache(results.folder / "features", batch_size, announce)
-    run = kind(spec, loaded, results, features, rules, limit, search, batch_size, announce)
+    run = kind(spec, loaded, results, rules, limit, search, batch_size, announce)
     for skip in skips:
         run.note(skip)
     for case in planned:
         run.case(case)
-    run.summary.record = _record(run, rows, seeds or spec.seeds, data.partial())
+    run.summary.record = run.record(rows, seeds or spec.seeds, data.partial())
     results.write_run(run.summary.record)
     results.write_tables()
     return run.summary
@@ -113,57 +115,64 @@ def run_benchmark(
 
 @dataclass
 class Runner:
-    """One run over all cases."""
+    """One run over all cases.
+
+    Attributes:
+        stored: the features of images in a store of the results folder, by the model's fingerprint and the image's id.
+        unreadable: the images that could not be stored.
+    """
 
     spec: BenchmarkSpec
     model: Model
     results: Results
-    features: FeatureCache
     protocol: Protocol
     limit: int | None
     search: bool
     batch_size: int
     announce: ProgressStage
     summary: Summary = field(default_factory=Summary)
+    stored: dict[str, dict[str, StoredRow]] = field(default_factory=dict)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
 
     @property
     def rules(self) -> Rules:
         return self.protocol.rules
 
     def case(self, planned: PlannedCase) -> None:
-        """Compute the missing cells of a case, one tuner after the other."""
-        fit = fit_images(planned, self.spec.validation)
-        identities = {row: self.identity(planned, row, fit) for row in planned.methods}
-        pending = []
-        for row, identity in identities.items():
+        """Compute and write the missing cells of a case."""
+        pending = {}
+        for row in planned.methods:
+            identity = self.identity(planned, row)
             finished = self.results.get(identity["cell"])
             if finished is None:
-                pending.append(row)
+                pending[row] = identity
             else:
                 self.summary.found += 1
                 self.remember(finished)
-        if any(not make_score(row.score).needs_images for row in pending):
+        for cells, seconds in self.measure(planned, pending):
+            for cell in cells:
+                self.results.add(cell, seconds / len(cells))
+                self.summary.computed += 1
+                self.remember(cell)
+
+    def measure(
+        self, planned: PlannedCase, identities: Mapping[BenchmarkRow, dict[str, Any]]
+    ) -> Iterator[tuple[list[Cell], float]]:
+        """The cells of each pass over the images and its seconds, one tuner after the other."""
+        if any(not make_score(row.score).needs_images for row in identities):
             self.encode(planned)
         groups: defaultdict[tuple[str | None, tuple[str, ...]], list[BenchmarkRow]] = defaultdict(list)
-        for row in pending:
+        for row in identities:
             groups[row.tuner, row.templates].append(row)
         for (tuner, _), group in groups.items():
             classifier = None
             with self.skipping(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot"):
                 classifier = self.classifier(planned, group[0])
-            if classifier is None:
-                continue
-            for rows in passes(group, fit):
-                ready = self.prepare(planned, classifier, rows, fit)
-                if not ready:
-                    continue
-                start = time.perf_counter()
-                cells = self.cells({row: identities[row] for row in ready}, planned, classifier, ready, fit)
-                seconds = (time.perf_counter() - start) / len(cells)
-                for cell in cells:
-                    self.results.add(cell, seconds)
-                    self.summary.computed += 1
-                    self.remember(cell)
+            for rows in passes(group, planned.fit) if classifier is not None else ():
+                if ready := self.prepare(planned, classifier, rows):
+                    start = time.perf_counter()
+                    cells = self.cells(planned, classifier, ready, identities)
+                    yield cells, time.perf_counter() - start
 
     def remember(self, cell: Cell) -> None:
         """Record what a cell could not do."""
@@ -191,12 +200,28 @@ class Runner:
         closed = [item for images in planned.closed for item in images.items]
         opened = [item for images in planned.open for item in images.items]
         if self.rules.open_in_train_view:
-            self.features.of(closed, self.model)
-            self.features.of(opened, in_train_view(self.model))
+            self.features_of(closed, self.model)
+            self.features_of(opened, in_train_view(self.model))
         else:
-            self.features.of([*closed, *opened], self.model)
+            self.features_of([*closed, *opened], self.model)
 
-    def identity(self, planned: PlannedCase, row: BenchmarkRow, fit: FitImages) -> dict[str, Any]:
+    def features_of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
+        """The readable images as rows of a store, where they are encoded first if they are new."""
+        rows = self.stored.setdefault(model.fingerprint, {})
+        if any(item.id not in rows and item.id not in self.unreadable for item in items):
+            store = fill_store(
+                require_towers(model, "a benchmark"),
+                image_stream(items),
+                self.results.folder / "features" / model.fingerprint,
+                StoreSettings(batch_size=self.batch_size),
+                progress=self.announce("Encoding images"),
+            )
+            ids = store.ids
+            rows |= {ids[row]: StoredRow(store, int(row)) for row in store.readable}
+            self.unreadable |= {image.id: image for image in store.unreadable}
+        return [replace(item, row=rows[item.id]) for item in items if item.id in rows]
+
+    def identity(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
         """Everything that decides a cell's values, and its hash."""
         import torch
 
@@ -217,11 +242,11 @@ class Runner:
             "template": "|".join(self.templates(planned, row)),
             "model_fingerprint": self.model.fingerprint,
             "classes_hash": hash_strings(planned.names),
-            "n_classes": len(planned.classes),
-            "fitted_on": fit.source if needs_fit else None,
+            "n_classes": len(planned.names),
+            "fitted_on": planned.fit.source if needs_fit else None,
             "images_hash": planned.images_hash,
             "deltaenergy": __version__,
-            **{key: value for key, value in self.told(planned, row).items() if value},
+            **{key: value for key, value in self.row_settings(planned, row).items() if value},
         }
         return {**decides, "model": self.model.name, "torch": torch.__version__, "cell": hash_value(decides)}
 
@@ -236,28 +261,76 @@ class Runner:
             from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 
             return ZeroShotClassifier(self.model, planned.names, templates=self.templates(planned, row))
-        from deltaenergy.benchmarks.tuned import tuned_classifier
+        return self.tuned(planned, row, row.method)
 
+    def tuned(self, planned: PlannedCase, row: BenchmarkRow, method: Method) -> Classifier:
+        """The classifier of a tuner, from the results folder or tuned with checkpoints and written there.
+
+        On validation images the best epoch is kept, and with a search the best of the row's grid.
+        """
+        from deltaenergy.classifiers.base import Classifier
+        from deltaenergy.tuning.prepare import DEFAULT_VIEWS, clear_run_folder, prepare_training
+        from deltaenergy.tuning.tune import check_fits, tune
+
+        sample, recipe, search = planned.train, {**dict(self.spec.recipe), **row.recipe}, self.searches(row)
+        if sample is None:
+            raise InputError(f"{row.label} needs training images.")
         # Without a search nothing is chosen, and the last epoch is kept, unless the protocol chooses it.
-        choose = self.searches(row) or self.rules.best_epoch
-        return tuned_classifier(
-            self.model,
-            planned,
-            row,
-            {**dict(self.spec.recipe), **row.recipe},
-            self.results.folder / "tuned",
-            self.announce(f"{planned.case.name}: tuning {row.tuner}, seed {planned.seed}"),
-            validation=planned.validation if choose else None,
-            search=self.searches(row),
-        )
+        validation = planned.validation if search or self.rules.best_epoch else None
+        progress = self.announce(f"{planned.case.name}: tuning {row.tuner}, seed {planned.seed}")
+        identity: dict[str, Any] = {
+            "model": self.model.fingerprint,
+            "classes": planned.names,
+            "sample": sample.hash,
+            "seed": planned.seed,
+            "tuner": method.spec,
+            "recipe": recipe,
+            "validation": None if validation is None else [item.id for item in validation],
+            "search": search,
+            "deltaenergy": __version__,
+        }
+        if search:
+            searched = {"grid": row.grids, "fixed": row.fixed(len(planned.names))}
+            identity |= {key: value for key, value in searched.items() if value}
+        folder = self.results.folder / "tuned"
+        whole = folder / hash_value(identity)
+        checkpoints = folder / f"{whole.name}.training"
+        if not (whole / RECORD).is_file():
+            check_fits(method, self.model, planned.names, len(sample.items), recipe)
+            needs, views = method.needs_to_train, method.views_of(DEFAULT_VIEWS)
+            # The views of a sample are encoded once for all tuners with the same needs.
+            seen = "-".join(sorted(need.name.lower() for need in needs))
+            cache = folder / f"views-{views}-{sample.hash}-{seen}-{self.model.fingerprint[:16]}"
+            tuned = tune(
+                self.model,
+                planned.names,
+                prepare_training(
+                    self.model, planned.names, sample, views=views, needs=needs, cache=cache, progress=progress
+                ),
+                method,
+                shots=sample.shots,
+                seed=sample.seed,
+                recipe=recipe,
+                val=validation,
+                search=search and sum(1 for _ in method.candidates(len(planned.names))) > 1,
+                checkpoints=checkpoints,
+                progress=progress,
+            )
+            tuned.save(whole)
+        # Now, or after a run that was killed between its last two steps.
+        clear_run_folder(checkpoints)
+        if any(path.name == LOCK or is_temporary(path.name) for path in whole.iterdir()):
+            with lock_folder(whole):
+                remove_litter(whole)
+        return Classifier.load(whole, self.model)
 
-    def told(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
+    def row_settings(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
         """Settings of a row that its spelling does not show; empty for most rows."""
         batched = row.method is not None and row.method.batch_dependent
         found = {
             "recipe": row.recipe,
             "grid": row.grids,
-            "fixed": row.fixed(len(planned.classes)) if self.searches(row) else None,
+            "fixed": row.fixed(len(planned.names)) if self.searches(row) else None,
         }
         texts = {key: json.dumps(value, sort_keys=True) for key, value in found.items() if value}
         return {**texts, "batch_size": self.batch_size if batched else None}
@@ -267,7 +340,7 @@ class Runner:
         return self.search or (self.rules.search and bool(row.grids))
 
     def prepare(
-        self, planned: PlannedCase, classifier: Classifier, rows: Sequence[BenchmarkRow], fit: FitImages
+        self, planned: PlannedCase, classifier: Classifier, rows: Sequence[BenchmarkRow]
     ) -> dict[BenchmarkRow, Scorer]:
         """Scorers ready for `classifier`; those that fail are skipped."""
         ready: dict[BenchmarkRow, Scorer] = {}
@@ -278,7 +351,7 @@ class Runner:
                 if score.prompts:
                     progress = self.announce(f"{planned.case.name}: encoding {score.prompts:,} prompts of {score.spec}")
                 scorer = score.bind(classifier, progress)
-                ready[row] = scorer if scorer.fitted else self.fit(scorer, fit.items)
+                ready[row] = scorer if scorer.fitted else self.fit(scorer, planned.fit.items)
         return ready
 
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
@@ -286,34 +359,33 @@ class Runner:
         classifier = scorer.classifier
         # Stored features are rows without labels.
         whole = (classifier.needs_to_predict | scorer.score.needs) & (OF_IMAGES | {Need.LABELS})
-        images = items if whole else self.features.of(items, classifier.model)
-        encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
+        images = items if whole else self.features_of(items, classifier.model)
+        encoded = Encoded(classifier, [scorer], as_source(images), batch_size=self.batch_size)
         return fit([scorer], known_images([encoded], [scorer]))[0]
 
     def cells(
         self,
-        identities: Mapping[BenchmarkRow, dict[str, Any]],
         planned: PlannedCase,
         classifier: Classifier,
         ready: Mapping[BenchmarkRow, Scorer],
-        fit: FitImages,
+        identities: Mapping[BenchmarkRow, dict[str, Any]],
     ) -> list[Cell]:
         """Evaluate rows of one pass (see `passes`) on all sets of a case."""
         skipped: list[Skip] = []
         score = next(iter(ready.values())).score
-        taken = fit.taken if score.needs_fit else frozenset()
+        taken = planned.fit.taken if score.needs_fit else frozenset()
         sets = []
         for images in planned.closed:
-            told = classifier
+            own = classifier
             if images.own_classes is not None:
                 try:
-                    told = classifier.with_classes(images.own_classes)
+                    own = classifier.with_classes(images.own_classes)
                 except InputError as error:
                     skipped.append(Skip(planned.case.name, f"closed set {images.name}", str(error)))
                     continue
-            sets.append(self.seen(images, told, score, told.model, taken))
+            sets.append(self.set_for(images, own, score, own.model, taken))
         view = in_train_view(classifier.model) if self.rules.open_in_train_view else classifier.model
-        sets += [self.seen(images, classifier, score, view) for images in planned.open]
+        sets += [self.set_for(images, classifier, score, view) for images in planned.open]
         evaluation = evaluate_sets(
             classifier,
             list(ready.values()),
@@ -334,7 +406,7 @@ class Runner:
             for row, scorer in ready.items()
         ]
 
-    def seen(
+    def set_for(
         self,
         images: LoadedSet,
         classifier: Classifier,
@@ -350,7 +422,7 @@ class Runner:
         if model is not classifier.model:
             classifier = classifier.seen_through(model)
         if not (classifier.needs_to_predict & OF_IMAGES or (images.own_classes is None and score.needs_images)):
-            readable = self.features.of(readable, model)
+            readable = self.features_of(readable, model)
         found = {item.id for item in readable}
         assert images.labels is not None
         label_of = dict(zip((item.id for item in images.items), images.labels))
@@ -360,8 +432,31 @@ class Runner:
             items=tested,
             labels=np.array([label_of[item.id] for item in tested], np.int64),
             classifier=classifier,
-            unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),
+            unreadable=tuple(self.unreadable[item.id] for item in images.items if item.id not in found),
         )
+
+    def record(self, rows: Sequence[BenchmarkRow], seeds: Sequence[int], partial: Mapping[str, str]) -> dict[str, Any]:
+        """The run's record: what was requested and what was not done."""
+        departures = self.protocol.departures(self.spec, rows)
+        return {
+            "benchmark": self.spec.name,
+            "title": self.spec.title,
+            "spec_hash": self.spec.hash,
+            "protocol": self.protocol.label,
+            # What favours a method; empty for `standard`.
+            **({"departures": departures} if departures else {}),
+            "limit": self.limit,
+            "seeds": list(seeds),
+            "methods": [row.label for row in rows],
+            "model": self.model.describe(),
+            "model_fingerprint": self.model.fingerprint,
+            "deltaenergy": __version__,
+            # Incomplete datasets: their results are those of a part.
+            "partial": dict(sorted(partial.items())),
+            # Sorted, because a resumed run meets them in another order.
+            "skipped": sorted((asdict(skip) for skip in self.summary.skips), key=lambda skip: sorted(skip.items())),
+            "unreadable": [asdict(image) for _, image in sorted(self.summary.unreadable.items())],
+        }
 
 
 def passes(rows: Sequence[BenchmarkRow], fit: FitImages) -> list[list[BenchmarkRow]]:
@@ -375,38 +470,6 @@ def passes(rows: Sequence[BenchmarkRow], fit: FitImages) -> list[list[BenchmarkR
         key = score.prompts > MOST_PROMPTS, tuple(sorted(score.needs & OF_IMAGES)), score.needs_fit and bool(fit.taken)
         groups[key].append(row)
     return [groups[key] for key in sorted(groups)]
-
-
-class FeatureCache:
-    """Features of images, encoded once per model and view into a store under `folder`."""
-
-    def __init__(self, folder: Path, batch_size: int, announce: ProgressStage) -> None:
-        self.folder, self.batch_size, self.announce = folder, batch_size, announce
-        self.rows: dict[str, dict[str, int]] = {}
-        self.stores: dict[str, Store] = {}
-        self.unreadable: dict[str, Unreadable] = {}
-
-    def of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
-        """The readable images, as items of the model's store."""
-        known = self.rows.get(model.fingerprint, {})
-        if any(item.id not in known and item.id not in self.unreadable for item in items):
-            self._encode(items, model)
-            known = self.rows[model.fingerprint]
-        store = self.stores[model.fingerprint]
-        return [replace(item, row=StoredRow(store, known[item.id])) for item in items if item.id in known]
-
-    def _encode(self, items: list[ImageItem], model: Model) -> None:
-        store = fill_store(
-            require_towers(model, "a benchmark"),
-            image_stream(items),
-            self.folder / model.fingerprint,
-            StoreSettings(batch_size=self.batch_size),
-            progress=self.announce("Encoding images"),
-        )
-        self.stores[model.fingerprint] = store
-        ids = store.ids
-        self.rows[model.fingerprint] = {ids[row]: int(row) for row in store.readable}
-        self.unreadable.update({image.id: image for image in store.unreadable})
 
 
 def cell_rows(evaluation: Evaluation, score: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -444,29 +507,3 @@ def sketch(values: npt.NDArray[np.float64]) -> list[float]:
     if len(values) <= QUANTILES:
         return [float(value) for value in np.sort(values)]
     return [float(value) for value in np.quantile(values, np.linspace(0, 1, QUANTILES))]
-
-
-def _record(
-    run: Runner, rows: Sequence[BenchmarkRow], seeds: Sequence[int], partial: Mapping[str, str]
-) -> dict[str, Any]:
-    """The run's record: what was requested and what was not done."""
-    departures = run.protocol.departures(run.spec, rows)
-    return {
-        "benchmark": run.spec.name,
-        "title": run.spec.title,
-        "spec_hash": run.spec.hash,
-        "protocol": run.protocol.label,
-        # What favours a method; empty for `standard`.
-        **({"departures": departures} if departures else {}),
-        "limit": run.limit,
-        "seeds": list(seeds),
-        "methods": [row.label for row in rows],
-        "model": run.model.describe(),
-        "model_fingerprint": run.model.fingerprint,
-        "deltaenergy": __version__,
-        # Incomplete datasets: their results are those of a part.
-        "partial": dict(sorted(partial.items())),
-        # Sorted, because a resumed run meets them in another order.
-        "skipped": sorted((asdict(skip) for skip in run.summary.skips), key=lambda skip: sorted(skip.items())),
-        "unreadable": [asdict(image) for _, image in sorted(run.summary.unreadable.items())],
-    }

@@ -34,7 +34,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -126,11 +126,6 @@ class Case:
     open: tuple[SetSpec, ...]
     # The settings of the benchmark with those of the case on top; rows have them in their identity.
     settings: RowSettings = field(default_factory=RowSettings, repr=False)
-
-    @property
-    def varies_with_seed(self) -> bool:
-        """Whether the class list itself depends on the seed."""
-        return "{seed}" in self.classes
 
     def image_sets(self) -> tuple[SetSpec, ...]:
         """Every image set of the case."""
@@ -357,7 +352,9 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
     shared = {key: data.get(key, {}) for key in _SETTINGS}
     validation = data.get("validation")
     cases = [
-        case for position, entry in enumerate(data["cases"]) for case in _cases(entry, shared, where, position, seeds)
+        case
+        for position, entry in enumerate(data["cases"])
+        for case in _cases(entry, shared, f"{where}: cases[{position}]", seeds)
     ]
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
@@ -397,71 +394,55 @@ def _settings(data: Mapping[str, Any]) -> RowSettings:
     return RowSettings(*({name: part(entry) for name, entry in data.get(key, {}).items()} for key in _SETTINGS))
 
 
-def _cases(
-    raw: Mapping[str, Any], shared: Mapping[str, Any], file: str, position: int, seeds: tuple[int, ...]
-) -> list[Case]:
-    """One case, or one per domain for a leave-one-domain-out entry."""
-    where = f"{file}: cases[{position}]"
-    dataset, classes = raw["dataset"], raw.get("classes", "all")
+def _cases(raw: Mapping[str, Any], shared: Mapping[str, Any], where: str, seeds: tuple[int, ...]) -> Iterator[Case]:
+    """One case, or for a leave-one-domain-out entry one per domain, which is tested while the others are trained on."""
+    classes = raw.get("classes", "all")
     if classes != "all":
         for seed in seeds:
             class_list(classes.replace("{seed}", str(seed)), f"{where}.classes")
-
-    def sets(role: str) -> tuple[SetSpec, ...]:
-        entries = raw.get(role, {}).items()
-        return tuple(_image_set(str(name), entry, f"{where}.{role}.{name}", dataset, role) for name, entry in entries)
-
-    train = raw.get("train")
-    case = Case(
-        name=raw["name"],
-        group=raw["name"],
-        dataset=dataset,
-        classes=classes,
-        train=None if train is None else _image_set("train", train, f"{where}.train", dataset, "closed"),
-        closed=sets("closed"),
-        open=sets("open"),
-        settings=_settings(merged(shared, {key: raw[key] for key in _SETTINGS if key in raw})),
-    )
-    domains = raw.get("leave_one_domain_out", [])
-    return [_hold_out(case, domain, domains) for domain in domains] if domains else [case]
-
-
-def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
-    """The case in which `domain` is tested and the others are trained on."""
-    others = tuple(other for other in domains if other != domain)
-    meaning: dict[tuple[str, ...], tuple[str, ...]] = {(HELD_OUT,): (domain,), (OTHERS,): others}
-
-    def settle(images: SetSpec) -> SetSpec:
-        return replace(images, domains=meaning.get(images.domains, images.domains))
-
-    return replace(
-        case,
-        name=f"{case.name}/{domain}",
-        train=settle(case.train) if case.train else None,
-        closed=tuple(map(settle, case.closed)),
-        open=tuple(map(settle, case.open)),
-    )
+    train, domains = raw.get("train"), raw.get("leave_one_domain_out", [])
+    for domain in domains or [None]:
+        meaning = {HELD_OUT: [domain], OTHERS: [other for other in domains if other != domain]} if domains else {}
+        image_set = functools.partial(_image_set, dataset=raw["dataset"], meaning=meaning)
+        closed, opened = (
+            tuple(
+                image_set(str(name), entry or {}, f"{where}.{role}.{name}", role)
+                for name, entry in raw.get(role, {}).items()
+            )
+            for role in ("closed", "open")
+        )
+        yield Case(
+            name=f"{raw['name']}/{domain}" if domains else raw["name"],
+            group=raw["name"],
+            dataset=raw["dataset"],
+            classes=classes,
+            train=None if train is None else image_set("train", train, f"{where}.train", "closed"),
+            closed=closed,
+            open=opened,
+            settings=_settings(merged(shared, {key: raw[key] for key in _SETTINGS if key in raw})),
+        )
 
 
-def _image_set(name: str, raw: Mapping[str, Any] | None, where: str, dataset: str, role: str) -> SetSpec:
-    fields = raw or {}
-    own = fields.get("dataset", dataset)
+def _image_set(
+    name: str, raw: Mapping[str, Any], where: str, role: str, *, dataset: str, meaning: Mapping[str, list[str]]
+) -> SetSpec:
+    """The set of an entry; `meaning` has the domains of a leave-one-domain-out case by their names in the file."""
+    own = raw.get("dataset", dataset)
     # An open set of another dataset is all of it; of the same dataset, the classes not on the class list.
-    classes = fields.get("classes", "all" if role == "open" and own != dataset else role)
+    classes = raw.get("classes", "all" if role == "open" and own != dataset else role)
     if classes not in {"all", "closed", "open"}:
         class_list(classes, f"{where}.classes")
-    without = fields.get("without")
-    if without is not None:
-        class_list(without, f"{where}.without")
-    domains = fields.get("domains", [])
+    if raw.get("without") is not None:
+        class_list(raw["without"], f"{where}.without")
+    domains = raw.get("domains", [])
     plain = ("split", "without", "per_class", "own_classes", "splits", "draw")
     return SetSpec(
         name=name,
         dataset=own,
         classes=classes,
-        domains=(domains,) if isinstance(domains, str) else tuple(domains),
-        kind=fields.get("kind", "id" if own == dataset else "shifted"),
-        **{key: fields[key] for key in plain if key in fields},
+        domains=tuple(meaning.get(domains, [domains]) if isinstance(domains, str) else domains),
+        kind=raw.get("kind", "id" if own == dataset else "shifted"),
+        **{key: raw[key] for key in plain if key in raw},
     )
 
 

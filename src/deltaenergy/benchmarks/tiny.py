@@ -25,7 +25,7 @@ from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.text import unit
-from deltaenergy.training.loop import PlannedStage, Step, train
+from deltaenergy.training.loop import PlannedStage, Step, Trainable, train
 from deltaenergy.training.recipe import Recipe
 
 NAME = "tiny"
@@ -126,11 +126,11 @@ def _train(tokenizer: Any, progress: Progress | None) -> _Towers:
     return task.module
 
 
-class _Task:
+class _Task(Trainable):
     """CLIP's loss on drawn images; an example is one step, which draws its own images."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.module = _Towers(tokenizer)
+        self.module: _Towers = _Towers(tokenizer)
         self.size = _STEPS
         self._pixels = _pixels()
         prompts = [[template.format(name) for name in OBJECTS] for template in TEMPLATES]
@@ -150,15 +150,6 @@ class _Task:
         by_image = functional.cross_entropy(logits.flatten(0, 1), truth.flatten())
         by_text = functional.cross_entropy(logits.transpose(1, 2).flatten(0, 1), truth.flatten())
         return Step({"loss": (by_image + by_text) / 2})
-
-    def validate(self) -> None:
-        """Nothing is held out."""
-
-    def end_epoch(self, epoch: int, epochs: int) -> None:
-        """There is one epoch."""
-
-    def end_stage(self, phase: str, generator: torch.Generator) -> None:
-        """There is one stage."""
 
 
 def byte_tokenizer(words: Sequence[str] = ()) -> Any:

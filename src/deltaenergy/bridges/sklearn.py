@@ -36,7 +36,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.guarantee import NoGuarantee
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.scoring import Scored, score_images
-from deltaenergy.source import LabelledFeatures
+from deltaenergy.source import LabelledFeatures, as_source
 from deltaenergy.stats.thresholds import least_images
 from deltaenergy.tuning.tune import tune
 
@@ -75,7 +75,7 @@ def _calibrated(
 
 
 def _scored(detector: Detector, z: npt.NDArray[np.float32]) -> Scored:
-    return score_images(detector.classifier, [detector.scorer], z, batch_size=1024)
+    return score_images(detector.classifier, [detector.scorer], as_source(z), batch_size=1024)
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -24,6 +24,7 @@ from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
 from deltaenergy.models.encoding import EncodedBatch, stream_batches
+from deltaenergy.models.loading.weights import misfit
 from deltaenergy.source import Source, as_source, check_has, names_no_model
 
 if TYPE_CHECKING:
@@ -162,9 +163,9 @@ class Classifier(HasRepr, nn.Module):
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
-    def __call__(self, x: Inputs) -> Outputs:
-        outputs: Outputs = super().__call__(x)
-        return outputs
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Inputs) -> Outputs: ...
 
     def texts(self) -> torch.Tensor:
         """The class texts (K, D) under the present parameters, with gradients."""
@@ -351,27 +352,18 @@ class Classifier(HasRepr, nn.Module):
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Load parameters and buffers from a file, after checking names, shapes, types and values."""
-        self.fit_shapes(tensors)
-        expected = self.state_dict()
-        missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-        if missing or extra:
-            wrong = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(extra)}"
-            raise ArtifactError(f"The saved state of {self.method.spec!r} {wrong}.")
-        for name, tensor in tensors.items():
-            if tensor.shape != expected[name].shape or tensor.is_floating_point() != expected[name].is_floating_point():
-                raise ArtifactError(
-                    f"The saved tensor {name!r} of {self.method.spec!r} has shape {tuple(tensor.shape)} and type "
-                    f"{tensor.dtype}; expected {tuple(expected[name].shape)} and {expected[name].dtype}."
-                )
-            if not torch.isfinite(tensor).all():
-                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} has NaN or infinity.")
-        self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
+        what = f"The saved state of {self.method.spec!r}"
+        try:
+            self.load_state_dict(dict(tensors))
+        except RuntimeError as error:
+            raise ArtifactError(f"{what} does not fit: {misfit(error)}") from error
+        for name, own in self.state_dict().items():
+            saved = tensors[name]
+            if saved.is_floating_point() != own.is_floating_point() or not torch.isfinite(saved).all():
+                raise ArtifactError(f"{what}: {name!r} must be finite numbers of type {own.dtype}, got {saved.dtype}.")
         self.requires_grad_(False)
         self.build_derived()
         return self
-
-    def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Called before `restore`: allocate tensors whose size does not follow from the settings."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:

@@ -158,8 +158,9 @@ class IdLike(Method):
     apart: NonNegative = 0.2
     outlier_loss: Literal["log-in", "nll"] = "log-in"
 
-    def check(self) -> None:
-        """Nearest and farthest crops are not the same."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Nearest and farthest crops are not the same.
         if self.crops < 2 * self.selected:
             raise InputError(f"id-like: crops must be at least 2 · selected = {2 * self.selected}, got {self.crops}.")
 

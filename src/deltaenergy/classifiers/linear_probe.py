@@ -55,7 +55,6 @@ class LinearProbeClassifier(Classifier):
         return nn.functional.normalize(self.weight, dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Logits over L."""
         z = x.need(Need.FEATURES)
         return Outputs(self._similarities(z), z, self.class_texts(z))
 

@@ -56,7 +56,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         return nn.functional.normalize(self.weights(), dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Logits over L."""
         z = x.need(Need.FEATURES)
         return Outputs(self.patch_similarities(z), z, self.class_texts(z))
 

@@ -54,7 +54,6 @@ class LsnClassifier(Classifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        """The initial positives, and random negatives."""
         self.positives.initialise(data, generator)
         set_normal(generator, self.contexts)
 

@@ -12,7 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -24,8 +24,6 @@ from deltaenergy.core.specs import Named, Settings, build, parse
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Recipe, Stage
-
-PartType = TypeVar("PartType", bound="type[TuningPart]")
 
 
 class TrainViews(Protocol):
@@ -181,12 +179,7 @@ class Method(TuningPart):
 METHODS: Registry[type[TuningPart]] = Registry(
     "tuning method", package="deltaenergy.classifiers", group="deltaenergy.methods"
 )
-
-
-def register_method(cls: PartType) -> PartType:
-    """Class decorator: register a method or term under its `name`."""
-    METHODS.add(cls.name, cls)
-    return cls
+register_method = METHODS.register
 
 
 def list_methods() -> list[str]:

@@ -24,10 +24,6 @@ class ClassSubset(Classifier):
         self._columns = torch.as_tensor(columns, device=classifier.model.device)
         self.text_features = classifier.text_features[self._columns]
 
-    @property
-    def batch_dependent(self) -> bool:
-        return self._whole[0].batch_dependent
-
     def forward(self, x: Inputs) -> Outputs:
         whole = self._whole[0](x)
         texts = whole.texts[..., self._columns, :]

@@ -32,7 +32,6 @@ class TaskResClassifier(FrozenTextClassifier):
         self.residual = nn.Parameter(torch.zeros_like(self.text_features))
 
     def texts(self) -> torch.Tensor:
-        """Norm(t⁰ + α x)."""
         return nn.functional.normalize(self.frozen_texts + self.method.alpha * self.residual, dim=-1)
 
 

@@ -46,19 +46,16 @@ class TipAdapterClassifier(TemplateClassifier):
         self.labels.copy_(data.labels)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Logits over L."""
         z, texts = x.need(Need.FEATURES), self.class_texts(x.need(Need.FEATURES))
         affinity = torch.exp(-self.method.beta * (1 - z @ self.keys.T.to(z)))
         one_hot = nn.functional.one_hot(self.labels, len(self.classes)).to(z)
         cached = self.method.alpha * affinity @ one_hot
         return Outputs(z @ texts.T + cached / self.model.logit_scale, z, texts)
 
-    def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """As many keys as were saved."""
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """With as many keys as were saved."""
         if "labels" in tensors and tensors["labels"].ndim == 1:
             self._make_room(len(tensors["labels"]))
-
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
         restored = super().restore(tensors)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ArtifactError(f"{self.method.name}: a saved label is outside the {len(self.classes)} classes.")

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 from deltaenergy.core.specs import fit_type
+from deltaenergy.core.text import listed
 from deltaenergy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class ClassFinder:
         counts = Counter(labels)
         first = next(iter(counts))
         others = [repr(label) for label in counts if label != first]
-        more = f" Neither are {_listed(others)}." if others else ""
+        more = f" Neither are {listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
             f"{self.near(first)}{more} Add the class, rename the folder, or remove the images ({counts.total()} in "
@@ -232,8 +233,3 @@ def class_names(items: Iterable[ImageItem]) -> list[str]:
         if item.label is not None and normal_name(item.label):
             names.setdefault(normal_name(item.label), " ".join(item.label.replace("_", " ").split()))
     return list(names.values())
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

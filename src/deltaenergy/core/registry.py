@@ -14,12 +14,15 @@ import importlib.metadata
 import pkgutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
+from deltaenergy.core.specs import Settings, build, parse
 from deltaenergy.errors import InputError, did_you_mean
 
 T = TypeVar("T")
+Named = TypeVar("Named", bound=type)
+S = TypeVar("S", bound=Settings)
 
 
 class Registry(Generic[T]):
@@ -54,6 +57,12 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
         return entry
 
+    def register(self, cls: Named) -> Named:
+        """Class decorator: `add` a class under its `name`."""
+        entry: Any = cls
+        self.add(entry.name, entry)
+        return cls
+
     def get(self, name: str) -> T:
         """The entry named `name`, or an error that suggests the nearest names."""
         self.load()
@@ -61,6 +70,27 @@ class Registry(Generic[T]):
             shown = name if len(name) <= 60 else f"{name[:60]}…"
             raise InputError(f"Unknown {self.what} {shown!r}.{did_you_mean(shown, self._entries)}")
         return self._entries[name]
+
+    def make(self, base: type[S], spec: str | S, params: Mapping[str, Any]) -> S:
+        """The settings of a registered class from its text, with `params` on top; an object of `base` as it is.
+
+        A plus is part of names such as `csp+delta-energy`, whose parameters come at the end.
+        """
+        if isinstance(spec, base):
+            if params:
+                raise InputError(f"Pass parameters with a {self.what}'s name, not with a {base.__name__} object.")
+            return spec
+        if not isinstance(spec, str):
+            raise InputError(
+                f"{self.what} must be a name, such as {self.names()[0]!r}, or of type {base.__name__}, got {spec!r}."
+            )
+        parts = parse(spec, self.what)
+        name = "+".join(part.name for part in parts)
+        if any(part.preset or part.params for part in parts[:-1]):
+            raise InputError(f"{self.what} {name!r} takes its parameters at the end: write {name}(parameter=value,…).")
+        cls: Any = self.get(name)
+        made: S = build(cls, parts[-1], params)
+        return made
 
     def names(self) -> list[str]:
         self.load()

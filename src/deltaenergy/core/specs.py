@@ -238,7 +238,7 @@ class Bounded:
 
     def __post_init__(self) -> None:
         owner = f"{self.name}: " if hasattr(self, "name") else ""
-        for name, hint in hints_of(type(self)).items():
+        for name, hint in parameters_of(type(self), rules=True).items():
             object.__setattr__(self, name, fit_type(f"{owner}{name}", getattr(self, name), hint))
 
 
@@ -246,7 +246,7 @@ class Bounded:
 class Settings(Bounded):
     """Base of everything a spec names: a frozen dataclass whose fields are hyper-parameters with the paper's defaults.
 
-    Annotations restrict single values; `check` restricts combinations. `presets` are named settings:
+    Annotations restrict single values, `__post_init__` combinations. `presets` are named settings:
     `delta-energy:robust`.
     """
 
@@ -257,13 +257,6 @@ class Settings(Bounded):
     paper: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check()
-
-    def check(self) -> None:
-        """Raise `InputError` for invalid combinations of hyper-parameters."""
-
     @property
     def params(self) -> dict[str, Any]:
         """The hyper-parameters by name."""
@@ -273,13 +266,13 @@ class Settings(Bounded):
     def spec(self) -> str:
         """The shortest text of these settings: name, preset if that helps, and what differs from it."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-
-        def text(preset: str, base: Mapping[str, Any]) -> str:
-            changed = [f"{k}={format_value(v)}" for k, v in self.params.items() if v != {**defaults, **base}[k]]
-            return self.name + preset + (f"({','.join(changed)})" if changed else "")
-
-        presets = ((f":{name}", base) for name, base in self.presets.items())
-        return min((text(*one) for one in (("", {}), *presets)), key=len)
+        texts = []
+        for preset, values in {"": {}, **self.presets}.items():
+            base = {**defaults, **values}
+            changed = [f"{k}={format_value(v)}" for k, v in self.params.items() if v != base[k]]
+            start = f"{self.name}:{preset}" if preset else self.name
+            texts.append(f"{start}({','.join(changed)})" if changed else start)
+        return min(texts, key=len)
 
 
 def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) -> S:
@@ -303,14 +296,11 @@ def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) ->
     return cls(**{**values, **(params or {})})
 
 
-def parameters_of(cls: Any) -> dict[str, Any]:
-    """The hyper-parameters of `cls` with their plain types; without fields marked `spec=False`."""
-    return _annotations(cls, False)
-
-
-def hints_of(cls: Any) -> dict[str, Any]:
-    """The same with their annotations, which have bounds and other rules."""
-    return _annotations(cls, True)
+def parameters_of(cls: Any, *, rules: bool = False) -> dict[str, Any]:
+    """The hyper-parameters of `cls` with their types, on request with bounds and other rules; without fields marked
+    `spec=False`.
+    """
+    return _annotations(cls, rules)
 
 
 @functools.cache

@@ -61,6 +61,15 @@ def to_cell(text: str) -> str:
     return f"'{shown}" if _FORMULA.match(text) else shown
 
 
+def from_cell(cell: str) -> str:
+    """A name from a cell of a CSV file, where an apostrophe keeps spreadsheets from reading it as a formula.
+
+    >>> from_cell("'=1+1.png")
+    '=1+1.png'
+    """
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'")[:1] in {"=", "+", "-", "@"} else cell
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 
@@ -78,6 +87,16 @@ def some_names(names: Sequence[str]) -> str:
     """`dog, cat, horse`, or the first few of many."""
     shown = ", ".join(name[:40] for name in names[:_NAMES_SHOWN])
     return shown if len(names) <= _NAMES_SHOWN else f"{shown}, …"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Names with commas, as in a message: the first ones and the number of the others.
+
+    >>> listed(["dog", "cat", "horse"], 2)
+    'dog, cat and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def in_table(kind: str, facts: Mapping[str, object]) -> str:

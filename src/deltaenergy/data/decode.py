@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.pixel_budget import PIXELS, PixelBudget
-from deltaenergy.errors import InputError, UnreachableError, used_up_its_memory
+from deltaenergy.errors import InputError, UnreachableError, first_line, used_up_its_memory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -314,7 +314,7 @@ def _reason(error: Exception) -> str:
         return f"too large: it exceeds the limit of {MAX_PIXELS // 1_000_000} million pixels"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror.lower()}"
-    first_line = (str(error).splitlines() or [""])[0][:100]
-    if "truncated" in first_line.lower() or isinstance(error, EOFError):
+    said = first_line(error)[:100]
+    if "truncated" in said.lower() or isinstance(error, EOFError):
         return "the file is truncated: its end is missing"
-    return f"the image is damaged ({first_line or type(error).__name__})"
+    return f"the image is damaged ({said})"

@@ -20,17 +20,18 @@ from typing import IO, ClassVar, NamedTuple, TypeAlias, cast
 
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.pixel_budget import PixelBudget
-from deltaenergy.data.remote.blocks import BlockReader, RangeFile, RemoteFileReader, shared_reader
+from deltaenergy.data.remote.blocks import BlockReader, RangeFile, shared_reader
 from deltaenergy.data.remote.client import RemoteObject, get, head, request_limits
 from deltaenergy.data.remote.errors import Refused
 from deltaenergy.data.remote.url import checked_url, folder_of, is_url, suffix_of
+from deltaenergy.errors import first_line
 
 # The stamp of a file at a URL that was not listed: nothing shows whether it changed.
 UNLISTED = "not listed"
 # Some formats are read whole to decode them. No image within the limit of pixels needs more than this.
 MAX_SLICE_BYTES = 1 << 30
-# Up to this size a slice is read at once: libraries read in many small steps, which cost more than a small image.
-AT_ONCE = 1 << 20
+# Libraries read in many small steps, which cost more than to read a small image at once.
+_BUFFER_BYTES = 1 << 18
 # Of images at URLs whose size is known before, no more bytes than this are held at a time, by all threads together.
 _BYTES = PixelBudget(1 << 29)
 _KINDS = {
@@ -92,8 +93,8 @@ class LocalFile:
         # Headers of archives are far apart: a small buffer reads less in vain.
         return io.BufferedReader(io.FileIO(self.path), 4096)
 
-    def open_slice(self, offset: int, size: int, *, at_once: int = AT_ONCE, most: int = MAX_SLICE_BYTES) -> IO[bytes]:
-        """Some consecutive bytes, read as they are requested, or all of them if they are few."""
+    def open_slice(self, offset: int, size: int, *, most: int = MAX_SLICE_BYTES) -> IO[bytes]:
+        """Some consecutive bytes, read as they are requested. Raises `UnreadableImage`."""
         if size > most:
             raise UnreadableImage(f"too large: {size} bytes exceed the limit of {most} in an archive")
         try:
@@ -104,11 +105,14 @@ class LocalFile:
         if os.fstat(file.fileno()).st_size < offset + size:
             file.close()
             raise UnreadableImage("the archive ends before the image does")
-        if size <= at_once:
-            with file:
-                file.seek(offset)
-                return io.BytesIO(file.read(size))
-        return cast("IO[bytes]", io.BufferedReader(_OpenSlice(file, offset, size)))
+
+        def read(start: int, end: int) -> bytes:
+            file.seek(offset + start)
+            return file.read(max(0, end - start))
+
+        # Without a file number, through which libraries would read the whole archive.
+        slice_file = RangeFile(size, read, file.close)
+        return cast("IO[bytes]", io.BufferedReader(slice_file, max(1, min(size, _BUFFER_BYTES))))
 
     def sibling(self, name: str) -> File:
         """The file that a name in this one means: a URL, or a path that starts at its folder."""
@@ -146,7 +150,7 @@ class RemoteFile(RemoteObject):
 
     def open_parts(self) -> io.BufferedReader:
         """Its bytes for one who reads through it, or leaps over parts of it, which are then not fetched."""
-        return io.BufferedReader(RemoteFileReader(BlockReader(self, caution=1)), 4096)
+        return io.BufferedReader(BlockReader(self, caution=1).file(), 4096)
 
     def open_slice(self, offset: int, size: int) -> IO[bytes]:
         """Some consecutive bytes, out of blocks that all threads share."""
@@ -192,8 +196,7 @@ def reason_of(error: Exception) -> str:
     """Why a file cannot be read, as half a sentence of one line."""
     if isinstance(error, Refused):
         return error.reason
-    text = str(getattr(error, "strerror", None) or error)
-    return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
+    return str(getattr(error, "strerror", None) or first_line(error)).rstrip(".: ")
 
 
 def _stamp(status: os.stat_result) -> str:
@@ -236,27 +239,6 @@ def is_folder(path: Path) -> bool:
 def is_file(path: Path) -> bool:
     """Whether a regular file is there; no for whatever the system cannot open, where `Path.is_file` raises."""
     return os.path.isfile(path)  # noqa: PTH113
-
-
-class _OpenSlice(RangeFile):
-    """Some consecutive bytes of an open file as a separate file, closed with it. It has no file number, through
-    which libraries would read the whole.
-    """
-
-    def __init__(self, file: io.FileIO, offset: int, size: int) -> None:
-        super().__init__(size)
-        self.file, self.offset = file, offset
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = max(0, min(len(buffer), self.size - self.position))
-        self.file.seek(self.offset + self.position)
-        count = self.file.readinto(memoryview(buffer)[:wanted]) or 0
-        self.position += count
-        return count
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
 
 
 def _fetched(size: int, read: Callable[[], bytes], what: str = "") -> IO[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -110,6 +111,27 @@ def load_rgb(image: ImageItem) -> Image.Image:
         return rgb
 
 
+def square_jpeg(image: ImageItem, side: int, quality: int = 80) -> bytes | None:
+    """The image's central square, at most `side` pixels wide, as a JPEG file; None if there is no image to show.
+
+    That is so for features without images, and for a file that is gone since it was scored. A feature store has no
+    images, but calls them by their paths: where these still exist, they are shown.
+    """
+    for one in (image, ImageItem(image.id, Path(image.id))):
+        with contextlib.suppress(UnreadableImage):
+            rgb = load_rgb(one)
+            break
+    else:
+        return None
+    square = min(rgb.size)
+    left, top, size = (rgb.width - square) // 2, (rgb.height - square) // 2, min(side, square)
+    box = (left, top, left + square, top + square)
+    small = rgb.resize((size, size), Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=quality, optimize=True)
+    return buffer.getvalue()
+
+
 def change_stamp(image: ImageItem) -> str:
     """What shows without reading the image whether it may have changed; where there is no such thing, its content."""
     stamp = image.problem or getattr(image.source, "stamp", None)
@@ -164,34 +186,27 @@ def _hash_of(content: Content) -> str:
 
 def to_reference(image: ImageItem) -> str | None:
     """Where the image is, as text that `from_reference` reads; None if it exists only in this process."""
+    source = image.source
     if image.problem is not None:
         return json.dumps({"problem": image.problem})
-    match image.source:
-        case LocalFile() | RemoteFile() as file:
-            return json.dumps(_file_fields(file))
-        case Slice(file, offset, size):
-            return json.dumps({**_file_fields(file), "offset": offset, "bytes": size})
-        case ParquetCell(file, column, row):
-            return json.dumps({**_file_fields(file), "column": column, "row": row})
-    return None
+    if isinstance(source, Slice | ParquetCell):
+        return json.dumps({**source._asdict(), "file": _file_fields(source.file)})
+    return json.dumps(_file_fields(source)) if isinstance(source, LocalFile | RemoteFile) else None
 
 
 def from_reference(id: str, reference: str, label: str | None = None, domain: str | None = None) -> ImageItem:
+    content: Content
     try:
         fields = json.loads(reference)
         if "problem" in fields:
             return ImageItem(id, None, label, domain, str(fields["problem"]))
-        file: File
-        if "path" in fields:
-            file = LocalFile(Path(fields.pop("path")), fields.pop("listed", None))
+        if "file" in fields:
+            kind: Any = Slice if "offset" in fields else ParquetCell
+            content = kind(**{**fields, "file": _file_of(fields["file"])})
         else:
-            file = RemoteFile(fields.pop("url"), fields.pop("size"), fields.pop("version"))
-        kind = {frozenset(): None, frozenset({"offset", "bytes"}): Slice, frozenset({"column", "row"}): ParquetCell}[
-            frozenset(fields)
-        ]
-        content = file if kind is None else kind(file, *fields.values())
+            content = _file_of(fields)
         return ImageItem(id, content, label, domain)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{reference!r} does not say where an image is: {error!r}.") from error
 
 
@@ -200,3 +215,9 @@ def _file_fields(file: File) -> dict[str, Any]:
         return {"url": file.url, "size": file.size, "version": file.version}
     path = os.path.abspath(file.path)  # noqa: PTH100 (links stay links)
     return {"path": path} if file.listed is None else {"path": path, "listed": file.listed}
+
+
+def _file_of(fields: dict[str, Any]) -> File:
+    if "path" in fields:
+        return LocalFile(Path(fields.pop("path")), **fields)
+    return RemoteFile(fields["url"], fields["size"], fields["version"])

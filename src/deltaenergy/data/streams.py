@@ -6,22 +6,18 @@ before it has. To see that an id repeats, eight bytes of each are remembered.
 
 from __future__ import annotations
 
+import bisect
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from deltaenergy.core.needs import Lack, Need
 from deltaenergy.data.items import ImageItem
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-# Names are looked up in blocks, the first ones small, so the first images do not wait.
-_BLOCK = 1024
 
 
 @dataclass
@@ -77,22 +73,22 @@ class ImageStream:
         if self._unique:
             yield from items
             return
-        names, done = UniqueNames(), 0
-        for block in _blocks(items):
-            for item, name in zip(block, names.take([item.id for item in block])):
-                yield item if name == item.id else replace(item, id=name)
-            done += len(block)
-        self.count, self._unique = done, not names.renamed
+        seen, repeats, count = SeenHashes(), Counter[str](), 0
+        for item in items:
+            name = item.id
+            while hash(name) in seen:
+                repeats[item.id] += 1
+                name = f"{item.id} ({repeats[item.id] + 1})"
+            seen.add(hash(name))
+            count += 1
+            yield item if name == item.id else replace(item, id=name)
+        self.count, self._unique = count, not repeats
 
     def survey(self) -> int:
         """Go through all names once; gives how many there are."""
         if self.count is None:
             self.count = sum(1 for _ in self)
         return self.count
-
-    def first(self, count: int) -> list[ImageItem]:
-        """The first images, at most `count` of them."""
-        return list(islice(iter(self), count))
 
     def _items(self) -> Iterator[ImageItem]:
         begun, self._begun = self._begun, None
@@ -101,70 +97,32 @@ class ImageStream:
         return self._listing() if begun is None else begun
 
 
-class UniqueNames:
-    """Names, each given once: a name that was there before gets the next number that is free."""
-
-    def __init__(self) -> None:
-        self.renamed = False
-        self._seen = SeenHashes()
-        self._numbers: Counter[str] = Counter()
-
-    def take(self, names: list[str]) -> list[str]:
-        """The names under which these are new."""
-        hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        repeats = self._seen.has(hashes)
-        if repeats.any() or len(set(names)) < len(names):
-            self.renamed = True
-            taken: set[str] = set()
-            for position, name in enumerate(names):
-                new, is_taken = name, bool(repeats[position]) or name in taken
-                while is_taken:
-                    self._numbers[name] += 1
-                    new = f"{name} ({self._numbers[name] + 1})"
-                    is_taken = new in taken or bool(self._seen.has(np.array([hash(new)])).any())
-                taken.add(new)
-                names[position] = new
-            hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        self._seen.add(hashes)
-        return names
-
-
 class SeenHashes:
-    """A set of 64-bit numbers in eight bytes each: sorted arrays, each at least twice as long as the next."""
+    """A set of 64-bit numbers in eight bytes each, besides the last ones: sorted arrays, each at least twice as long as
+    the next.
+    """
 
-    def __init__(self) -> None:
-        self._runs: list[npt.NDArray[np.int64]] = []
+    def __init__(self, recent: int = 1 << 12) -> None:
+        self._most, self._recent = recent, set[int]()
+        self._runs: list[array[int]] = []
 
-    def has(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the numbers were added before."""
-        found = np.zeros(len(numbers), bool)
+    def __contains__(self, number: int) -> bool:
+        if number in self._recent:
+            return True
         for run in self._runs:
-            positions = np.minimum(np.searchsorted(run, numbers), len(run) - 1)
-            found |= run[positions] == numbers
-        return found
+            position = bisect.bisect_left(run, number)
+            if position < len(run) and run[position] == number:
+                return True
+        return False
 
-    def add(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Take them in."""
-        new = np.sort(numbers)
+    def add(self, number: int) -> None:
+        self._recent.add(number)
+        if len(self._recent) < self._most:
+            return
+        new = array("q", sorted(self._recent))
+        self._recent.clear()
         while self._runs and len(self._runs[-1]) < 2 * len(new):
-            # Two sorted runs: this sort finds and merges them.
-            new = np.concatenate([self._runs.pop(), new])
-            new.sort(kind="stable")
-        if len(new):
-            self._runs.append(new)
-
-
-def _blocks(items: Iterable[ImageItem]) -> Iterator[list[ImageItem]]:
-    """The items in blocks; those before an error come before it."""
-    block: list[ImageItem] = []
-    size = 1
-    try:
-        for item in items:
-            block.append(item)
-            if len(block) == size:
-                yield block
-                block, size = [], min(2 * size, _BLOCK)
-    except Exception:
-        yield block
-        raise
-    yield block
+            both = np.concatenate([self._runs.pop(), new])
+            both.sort(kind="stable")  # which finds the two sorted runs and merges them
+            new = array("q", both.tobytes())
+        self._runs.append(new)

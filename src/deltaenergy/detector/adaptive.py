@@ -26,7 +26,7 @@ from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import NOTHING_SCORED, Scored, stream_scores
-from deltaenergy.source import Features
+from deltaenergy.source import Features, Source, as_source
 from deltaenergy.stats.thresholds import check_keep, threshold_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class AdaptiveDetector:
         """Set the threshold that keeps the share `keep` of these known images, scored as a stream."""
         check_keep(keep)
         values = [np.zeros(0)]
-        for batch in self.batches(images, batch_size=batch_size, progress=progress):
+        for batch in self.batches(as_source(images), batch_size=batch_size, progress=progress):
             check_numbers(batch, self.adapter.spec)
             values.append(batch.values[self.adapter.spec])
         scores = np.sort(np.concatenate(values))
@@ -78,30 +78,20 @@ class AdaptiveDetector:
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> VerdictStream:
         """Verdicts from a fresh memory, `adapter.batch` images at a time; without a threshold, `is_ood` is None."""
-        batches = self.batches(images, batch_size=batch_size, progress=progress)
+        batches = self.batches(as_source(images), batch_size=batch_size, progress=progress)
         return VerdictStream(self._judge(batch) for batch in chain([NOTHING_SCORED], batches))
 
-    def batches(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Scored]:
+    def batches(self, source: Source, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Scored]:
         """Results for each `adapter.batch` images in turn, scored with a fresh memory that learns from them."""
         self.prepare()
         assert self._prepared is not None
-        found = stream_scores(self.classifier, [], images, batch_size=batch_size, progress=progress)
+        found = stream_scores(self.classifier, [], source, batch_size=batch_size, progress=progress)
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
     def _judge(self, batch: Scored) -> Verdicts:
         values = batch.values.get(self.adapter.spec, np.zeros(0))
-        return Verdicts(
-            [item.id for item in batch.items],
-            self.classifier.classes,
-            batch.predicted.reshape(-1, 1),
-            batch.confidence.astype(np.float64).reshape(-1, 1),
-            self.adapter.spec,
-            values,
-            np.full(len(values), np.nan),
-            None if self.threshold is None else ~(values >= self.threshold),
-            batch.unreadable,
-            items=batch.items,
-        )
+        rejected = None if self.threshold is None else ~(values >= self.threshold)
+        return Verdicts.of(batch, self.classifier.classes, self.adapter.spec, rejected)
 
     def _adapt(self, memory: Memory, batches: Iterator[Scored]) -> Iterator[Scored]:
         for batch in batches:

@@ -67,11 +67,6 @@ class Calibration:
         return max(1, self.guarantee.rank)
 
     @cached_property
-    def class_thresholds(self) -> dict[int, float]:
-        """By position, the thresholds of the classes that have their own."""
-        return {c: one.threshold for c, one in self.by_class.items() if one.threshold is not None}
-
-    @cached_property
     def by_class(self) -> dict[int, Calibration]:
         """The calibration of each class with its own threshold, by position."""
         parts: dict[int, Calibration] = {}
@@ -89,10 +84,10 @@ class Calibration:
         `values` has a column for each fold if the score was cross-fitted. `named` is the predicted class of each image,
         needed with thresholds by class.
         """
-        result = self._too_low(values)
+        result = count_at_most(self.scores, values + self.slack, self.folds) < self.rank
         for c, group in self.by_class.items():
             rows = _needed(named) == c
-            result[rows] = group._too_low(values[rows])
+            result[rows] = group.rejects(values[rows])
         return result
 
     def p_values(self, values: Floats, named: Ints | None = None) -> Floats:
@@ -108,7 +103,7 @@ class Calibration:
         result = np.full(len(values), np.nan)
         for c, group in self.by_class.items():
             rows = _needed(named) == c
-            result[rows] = conformal_p_values(group.scores, values[rows], group.folds)
+            result[rows] = group.p_values(values[rows])
         return result
 
     def margins(self, values: Floats) -> Floats:
@@ -123,9 +118,6 @@ class Calibration:
             each = (block[:, None] if self.folds is None else block[:, self.folds]) - self.scores
             margins.append(np.partition(each, -self.rank, axis=1)[:, -self.rank] + self.slack)
         return np.concatenate(margins)
-
-    def _too_low(self, values: Floats) -> npt.NDArray[np.bool_]:
-        return count_at_most(self.scores, values + self.slack, self.folds) < self.rank
 
 
 def _needed(named: Ints | None) -> Ints:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,13 +52,18 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.source import as_source, require_images
+from deltaenergy.source import Source, as_source, require_images
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.models.base import Model
+
+# p-values are fractions with the number of calibration images; text has all their digits.
+_SAME_P = 1e-9
+# Threads that share a detector compute its texts once.
+_BINDING = threading.Lock()
 
 
 class Detector(HasRepr):
@@ -96,14 +102,6 @@ class Detector(HasRepr):
         self.class_accuracy: ClassAccuracy | None = None
         # Bound on first use: negative labels take minutes.
         self._scorer = self.score.bind(classifier, state=state) if state else None
-        self._binding = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # For other processes of the same program: a lock cannot be sent.
-        return {name: value for name, value in self.__dict__.items() if name != "_binding"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _binding=threading.Lock())
 
     @classmethod
     def from_names(
@@ -167,7 +165,9 @@ class Detector(HasRepr):
             given = as_source(half_corrupted(require_images(given, "`tolerate`"), kinds))
         check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # to learn again from these images
-        encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        encoded = Encoded(
+            self.classifier, [scorer], given, hold=not scorer.fitted, batch_size=batch_size, progress=progress
+        )
         fitted: AnyScorer = scorer
         if not scorer.fitted:
             (fitted,) = cross_fit([scorer], known_images([encoded], [scorer]), measured=False)
@@ -183,11 +183,15 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored, keep, confidence, scorer=fitted, by_class=by_class, trained=trained, keep_images=keep_images
+            scored,
+            keep,
+            confidence,
+            scorer=fitted,
+            by_class=by_class,
+            trained=trained,
+            keep_images=keep_images,
+            tolerate=kinds,
         )
-        if kinds:
-            found = self.require_calibration()
-            self.calibration = replace(found, guarantee=replace(found.guarantee, tolerate=kinds))
         if encoded.encodes:
             self._widen_slack(scored, fitted)
         if keep < 1 and not self.require_calibration().guarantee.holds:
@@ -204,10 +208,11 @@ class Detector(HasRepr):
         by_class: bool = False,
         trained: bool = False,
         keep_images: bool = False,
+        tolerate: tuple[str, ...] = (),
     ) -> Detector:
         """`calibrate` from scores of known images; a score that learns needs its cross-fitted `scorer`."""
-        spec = self.score.spec
-        truth = true_classes(scored, self.classifier.classes) if by_class else None
+        spec, classes = self.score.spec, self.classifier.classes
+        truth = true_classes(scored, classes) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
             raise InputError("calibrate needs at least one readable known image.")
@@ -219,17 +224,19 @@ class Detector(HasRepr):
         order = np.argsort(values, kind="stable")
         values = values[order]
         folds = None if folds is None else folds[order]
-        guarantee = Guarantee(keep, confidence, len(values), 0 if folds is None else 1 + int(folds.max()), trained)
         groups = None
+        own: tuple[str, ...] = ()
+        pooled: tuple[str, ...] = ()
         if truth is not None:
-            first, classes = self._first, self.classifier.classes
-            groups = class_groups(truth[order], first[scored.predicted[order]], keep, confidence)
-            own = [k for k in sorted(set(first.tolist())) if k in groups]
-            pooled = tuple(classes[k] for k in sorted(set(first.tolist())) if k not in groups)
-            guarantee = replace(guarantee, own=tuple(classes[k] for k in own), pooled=pooled)
+            groups = class_groups(truth[order], self._first[scored.predicted[order]], keep, confidence)
+            positions = sorted(set(self._first.tolist()))
+            own = tuple(classes[k] for k in positions if k in groups)
+            pooled = tuple(classes[k] for k in positions if k not in groups)
+        count_of_folds = 0 if folds is None else 1 + int(folds.max())
+        guarantee = Guarantee(keep, confidence, len(values), count_of_folds, trained, own, pooled, tolerate)
         self.calibration = Calibration(values, guarantee, slack_of(values), folds, groups)
         self.unreadable = scored.unreadable
-        self.class_accuracy = class_accuracy(self.classifier.classes, scored.items, scored.predicted)
+        self.class_accuracy = class_accuracy(classes, scored.items, scored.predicted)
         self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 
@@ -242,7 +249,8 @@ class Detector(HasRepr):
         spec, known, bounds = self.score.spec, self.require_calibration(), self.bounds()
         values = scored.values[spec]
         near = rows_next_to(values, -np.inf if bounds is None else float(bounds.min()))
-        again = score_images(self.classifier, [self.scorer], [scored.items[row] for row in near], batch_size=1)
+        near_items = as_source([scored.items[row] for row in near])
+        again = score_images(self.classifier, [self.scorer], near_items, batch_size=1)
         alone = dict(zip((item.id for item in again.items), self.values_of(again)))
         rows = [row for row in near if scored.items[row].id in alone]
         moved = [alone[scored.items[row].id] for row in rows]
@@ -306,11 +314,12 @@ class Detector(HasRepr):
         all images have been scored.
         """
         self.require_threshold()
-        return VerdictStream(self.batches(images, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress))
+        source = as_source(images)
+        return VerdictStream(self.batches(source, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress))
 
     def batches(
         self,
-        images: Any,
+        source: Source,
         *,
         fdr: float | None = None,
         top_k: int = 1,
@@ -324,7 +333,7 @@ class Detector(HasRepr):
         if fdr is not None:
             self.check_controls(fdr)
         scored = stream_scores(
-            self.classifier, [self.scorer], images, top_k=top_k, batch_size=batch_size, progress=progress
+            self.classifier, [self.scorer], source, top_k=top_k, batch_size=batch_size, progress=progress
         )
         parts = (self.judge(batch, top_k, fdr) for batch in chain([NOTHING_SCORED], scored))
         return parts if fdr is None else self._controlled(parts, fdr)
@@ -337,38 +346,24 @@ class Detector(HasRepr):
 
         `more_like` needs stored features; it is also set for images that `control` may reject at this `fdr`.
         """
-        spec, count = self.score.spec, len(scored.predicted)
-        values = scored.values.get(spec, np.zeros(0))
-        p_values, rejected = np.full(count, np.nan), None if self.calibration is None else np.zeros(count, bool)
-        if count and self.calibration is not None:
-            compared = self.values_of(scored)
-            p_values, rejected = self.p_values(compared, scored.predicted), self.rejects(compared, scored.predicted)
-        top, shares = scored.top, scored.top_confidence
-        if top is None or shares is None:
-            width = 1 if count else min(top_k, len(self.classifier.classes))
-            top, shares = scored.predicted.reshape(-1, width), scored.confidence.reshape(-1, width)
-        return Verdicts(
-            [item.id for item in scored.items],
-            self.classifier.classes,
-            top,
-            shares.astype(np.float64),
-            spec,
-            values,
-            p_values,
-            rejected,
-            scored.unreadable,
-            items=scored.items,
-            more_like=() if rejected is None else self._more_like(scored, rejected | (p_values <= (fdr or 0))),
-        )
+        spec, count, known = self.score.spec, len(scored.predicted), self.calibration
+        p_values, rejected = np.full(count, np.nan), None if known is None else np.zeros(count, bool)
+        if count and known is not None:
+            compared, named = self.values_of(scored), self._first[scored.predicted]
+            p_values, rejected = known.p_values(compared, named), known.rejects(compared, named)
+        more_like = () if rejected is None else self._more_like(scored, rejected | (p_values <= (fdr or 0)))
+        verdicts = Verdicts.of(scored, self.classifier.classes, spec, rejected, top_k)
+        return replace(verdicts, p_values=p_values, more_like=more_like)
 
     def _more_like(self, scored: Scored, asked: npt.NDArray[np.bool_]) -> list[str | None]:
         """The word with the largest cosine for each image, if the score has words and features were stored."""
         found: list[str | None] = [None] * len(asked)
-        if self._has_words and scored.features is not None and asked.any():
-            words, features = self.words.kept, self.scorer.state["negatives"].float().cpu().numpy()
-            nearest = (scored.features[asked] @ features.T).argmax(axis=1)
+        if isinstance(self.score, DeltaEnergyWords) and scored.features is not None and asked.any():
+            # In torch: the threads of NumPy's product would keep cores busy for milliseconds after it.
+            features = torch.from_numpy(scored.features[asked])
+            nearest = (features @ self.scorer.state["negatives"].float().cpu().T).argmax(dim=1)
             for row, position in zip(np.flatnonzero(asked).tolist(), nearest.tolist()):
-                found[row] = words[position]
+                found[row] = self.words.kept[position]
         return found
 
     def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
@@ -411,8 +406,8 @@ class Detector(HasRepr):
     @property
     def class_thresholds(self) -> dict[str, float]:
         """The thresholds of the classes that have their own."""
-        own = self.calibration.class_thresholds if isinstance(self.calibration, Calibration) else {}
-        return {self.classifier.classes[k]: bound for k, bound in own.items()}
+        own = self.calibration.by_class if isinstance(self.calibration, Calibration) else {}
+        return {self.classifier.classes[k]: one.threshold for k, one in own.items() if one.threshold is not None}
 
     def bounds(self) -> npt.NDArray[np.float64] | None:
         """The threshold of each class, by position: its own, or the common threshold; None without a threshold."""
@@ -434,6 +429,31 @@ class Detector(HasRepr):
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, best first, without verdicts."""
         return self.classifier.top_k(images, k, batch_size=batch_size)
+
+    def check_made(self, verdicts: Verdicts) -> None:
+        """Raise `InputError` if the table's p-values are not this detector's for its scores.
+
+        A table without p-values is also refused.
+        """
+        if isinstance(self.calibration, NamesRule):  # which gives no p-values
+            if verdicts.score_name != self.score.spec:
+                raise InputError(
+                    f"The table has scores of {verdicts.score_name!r}, and the detector {self.score.spec!r}."
+                )
+            return
+        p_values, scores = verdicts.p_values, verdicts.scores
+        missing = np.flatnonzero(np.isnan(p_values))
+        if len(missing):
+            raise InputError(
+                f"The table has no p-value for {verdicts.paths[missing[0]]}, so nothing shows that this detector made "
+                "it: write it with `deltaenergy score` and this detector."
+            )
+        wrong = np.flatnonzero(np.abs(self.p_values(scores) - p_values) > _SAME_P)
+        if len(wrong):
+            raise InputError(
+                f"The verdicts of the table are not this detector's: {verdicts.paths[wrong[0]]} has "
+                f"p {p_values[wrong[0]]:g}, and the detector gives {self.p_values(scores[wrong[:1]])[0]:g}."
+            )
 
     def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
         """Plot a histogram of the calibration scores, the threshold, and the scores of `verdicts`.
@@ -468,18 +488,16 @@ class Detector(HasRepr):
     @property
     def scorer(self) -> Scorer:
         """The score bound to the classifier, with what it has learned."""
-        return self._bind(None)
+        self.prepare()
+        assert self._scorer is not None
+        return self._scorer
 
-    @property
+    @cached_property
     def words(self) -> CompetingWords:
         """The words that compete with the classes (`.kept`), and which were removed and why (`.removed`)."""
-        if not self._has_words:
+        if not isinstance(self.score, DeltaEnergyWords):
             raise InputError(f"Score {self.score.spec!r} has no list of words: use {DeltaEnergyWords.name}.")
         return words_of(self.scorer)
-
-    @property
-    def _has_words(self) -> bool:
-        return isinstance(self.score, DeltaEnergyWords)
 
     @property
     def unfitted_scorer(self) -> Scorer:
@@ -489,19 +507,15 @@ class Detector(HasRepr):
 
     def prepare(self, progress: Progress | None = None) -> Detector:
         """Compute the score's text features now, not with the first image: negative labels take minutes."""
-        self._bind(progress)
+        if self._scorer is None:
+            with _BINDING:
+                self._scorer = self._scorer or self.score.bind(self.classifier, progress)
         return self
 
     @property
     def score_state(self) -> Mapping[str, torch.Tensor]:
         """What the score has learned, by name; empty if it has not been prepared."""
         return {} if self._scorer is None else self._scorer.state
-
-    def _bind(self, progress: Progress | None) -> Scorer:
-        with self._binding:
-            if self._scorer is None:
-                self._scorer = self.score.bind(self.classifier, progress)
-            return self._scorer
 
     def save(self, folder: str | Path) -> None:
         """Write the detector to a folder, replacing one that is there: `detector.json` and a safetensors file."""

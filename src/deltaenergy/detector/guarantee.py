@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from deltaenergy.core.text import listed
 from deltaenergy.errors import ResultWarning
 from deltaenergy.stats.thresholds import CONFIDENCE, kept_at_least, least_images, percent, rank_of
 
@@ -114,14 +114,9 @@ class Guarantee:
         least = least_images(self.keep, self.confidence)
         if not self.own:
             return f"No class has its own threshold, which needs {least:,} correctly classified images."
-        which = "each class" if not self.pooled else _listed(self.own)
+        which = "each class" if not self.pooled else listed(self.own, 8)
         kept = f"{percent(self.keep)}{self._sure(' ')}"
         text = f"By class: {kept} also holds within {which}, for images that are classified correctly."
         if self.pooled:
-            text += f" {_listed(self.pooled)}: fewer than {least:,} such images, judged by the threshold of all."
+            text += f" {listed(self.pooled, 8)}: fewer than {least:,} such images, judged by the threshold of all."
         return text
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

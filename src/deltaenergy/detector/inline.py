@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.thumbnails import square_jpeg
+from deltaenergy.data.items import ImageItem, square_jpeg
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

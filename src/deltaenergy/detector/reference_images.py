@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.data.thumbnails import square_jpeg
+from deltaenergy.data.items import square_jpeg
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.schema import Check, TensorSpec, list_of, record, text
 

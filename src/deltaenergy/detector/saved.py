@@ -6,6 +6,7 @@ hash, the model by fingerprint, and the score by a trial on a made-up image.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,14 +111,10 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
     elif detector.calibration is not None:
         known, guarantee = detector.calibration, detector.calibration.guarantee
         saved["calibration"] = {
-            "keep": guarantee.keep,
-            "confidence": guarantee.confidence,
-            "images": guarantee.images,
-            "folds": guarantee.folds,
-            "trained": guarantee.trained,
-            "own": list(guarantee.own),
-            "pooled": list(guarantee.pooled),
-            "tolerate": list(guarantee.tolerate),
+            **{
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in dataclasses.asdict(guarantee).items()
+            },
             # Only for readers of the file: both follow from the rest.
             "threshold": known.threshold,
             "guarantee": str(guarantee),
@@ -187,9 +184,9 @@ def version_of(detector: Detector) -> str:
 
 def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Calibration:
     """The saved one."""
-    fields: dict[str, Any] = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
-    fields |= {name: tuple(saved[name]) for name in ("own", "pooled", "tolerate")}
-    guarantee = Guarantee(**fields)
+    values = {field.name: saved[field.name] for field in dataclasses.fields(Guarantee)}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    guarantee = Guarantee(**{**values, **lists})
     arrays = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
     folds, groups = (None if array is None else array.numpy() for array in arrays)
     return Calibration(tensors["calibration_scores"].numpy(), guarantee, saved["slack"], folds, groups)

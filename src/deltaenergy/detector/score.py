@@ -9,7 +9,7 @@ Arguments, images and the score are checked before a model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +57,7 @@ class Scoring(VerdictStream):
         given: Any,
         images: Source,
         load: Callable[[], Judge],
-        judge: Callable[[Judge], Iterator[Verdicts]],
+        judge: Callable[[Scoring], Iterator[Verdicts]],
         *,
         has_threshold: bool,
         top_k: int = 1,
@@ -65,10 +65,7 @@ class Scoring(VerdictStream):
     ) -> None:
         self.given, self.images, self.has_threshold, self.fdr = given, images, has_threshold, fdr
         self._load, self._top_k = load, top_k
-        super().__init__(self._find(judge))
-
-    def _find(self, judge: Callable[[Judge], Iterator[Verdicts]]) -> Iterator[Verdicts]:
-        yield from judge(self.detector)
+        super().__init__(judge(self))
 
     @cached_property
     def detector(self) -> Judge:
@@ -91,9 +88,10 @@ class Scoring(VerdictStream):
         known = self.detector.unreadable if isinstance(self.detector, Detector) else []
         return [*known, *super().unreadable]
 
-    def collect(self) -> Verdicts:
-        """All verdicts as a table, with the images themselves in `items`."""
-        return join_parts(list(self.batches()), self.unreadable)
+    def collect(self, parts: Iterable[Verdicts] | None = None) -> Verdicts:
+        """All verdicts as a table, with the images themselves in `items`; `parts` are batches that were read before."""
+        whole = Verdicts.concat(self.batches() if parts is None else parts, keep_items=True)
+        return replace(whole, unreadable=self.unreadable)
 
     def write(self, path: str | Path) -> int:
         """Write the table to FILE.csv, .jsonl, .parquet or .xlsx as rows come, or to a folder named fiftyone.
@@ -106,11 +104,6 @@ class Scoring(VerdictStream):
             keeping_result(path, found.to_fiftyone, what="The table")
             return len(found)
         return write_table(path, (part.rows() for part in self.batches()), self.columns)
-
-
-def join_parts(parts: list[Verdicts], unreadable: list[Unreadable]) -> Verdicts:
-    """The batches of a stream as one table, with the images."""
-    return replace(Verdicts.concat(parts, keep_items=True), unreadable=unreadable)
 
 
 def score(
@@ -179,7 +172,8 @@ def score(
             detector.check_controls(fdr)
         return detector
 
-    def judge(detector: Judge) -> Iterator[Verdicts]:
+    def judge(scoring: Scoring) -> Iterator[Verdicts]:
+        detector = scoring.detector
         assert isinstance(detector, Detector)
         with stage("Scoring") as progress:
             yield from detector.batches(
@@ -221,7 +215,8 @@ def adapt(
                 detector.calibrate(known_images, keep, batch_size=source.on.batch_size, progress=progress)
         return detector
 
-    def judge(detector: Judge) -> Iterator[Verdicts]:
+    def judge(scoring: Scoring) -> Iterator[Verdicts]:
+        detector = scoring.detector
         with stage("Scoring") as progress:
             yield from detector.stream(listed, batch_size=source.on.batch_size, progress=progress).batches()
 

@@ -117,11 +117,9 @@ class CsvTable:
         write_csv(self._file, [], columns)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
         write_csv(self._file, rows, self._columns, header=False)
 
     def close(self) -> None:
-        """Write what is left."""
         self._file.close()
 
 
@@ -132,11 +130,9 @@ class JsonTable:
         self._file = _open(path)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
         self._file.writelines(to_json(dict(row)) + "\n" for row in rows)
 
     def close(self) -> None:
-        """Write what is left."""
         self._file.close()
 
 
@@ -150,7 +146,6 @@ class ParquetTable:
         self._writer = pq.ParquetWriter(path, self._schema)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
         self._waiting += rows
         if len(self._waiting) >= ROW_GROUP:
             self._write_group()
@@ -188,7 +183,6 @@ class SheetTable:
         self.add([{name: name for name in columns}])
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Append rows."""
         self._rows += len(rows)
         if self._rows > SHEET_ROWS:
             raise InputError(f"A spreadsheet has at most {SHEET_ROWS - 1:,} rows of verdicts: write .csv or .parquet.")

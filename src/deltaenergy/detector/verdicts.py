@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.text import HasRepr
+from deltaenergy.core.text import HasRepr, from_cell
+from deltaenergy.data.formats.table import PATH_COLUMNS, TABLE_EXTENSIONS, is_table, optional_text, read_columns
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from deltaenergy.scoring import Scored
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +59,30 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     fdr: float | None = None
     items: Sequence[ImageItem] = ()
     more_like: Sequence[str | None] = ()
+
+    @classmethod
+    def of(
+        cls,
+        scored: Scored,
+        classes: Sequence[str],
+        score_name: str,
+        is_ood: npt.NDArray[np.bool_] | None,
+        top_k: int = 1,
+    ) -> Verdicts:
+        """Verdicts from the results of a score, without p-values; if there are none, `top_k` is their width."""
+        width = scored.top.shape[1] if len(scored.top) else min(top_k, len(classes))
+        return cls(
+            [item.id for item in scored.items],
+            classes,
+            scored.top.reshape(-1, width),
+            scored.top_confidence.astype(np.float64).reshape(-1, width),
+            score_name,
+            scored.values.get(score_name, np.zeros(0)),
+            np.full(len(scored.top), np.nan),
+            is_ood,
+            scored.unreadable,
+            items=scored.items,
+        )
 
     @classmethod
     def concat(cls, parts: Iterable[Verdicts], *, keep_items: bool = False) -> Verdicts:
@@ -177,11 +205,35 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     def from_table(cls, table: Any) -> Verdicts:
         """Verdicts from a table: a file that `score --out` wrote, or a pandas, polars or Arrow table in memory.
 
-        It needs the columns `path` or `id`, `label` and `score`.
+        It needs the columns `path` or `id`, `label` and `score`; a number that it does not have is NaN.
         """
-        from deltaenergy.detector.verdict_tables import read_verdicts
-
-        return read_verdicts(table)
+        what = "The table" if is_table(table) else f"The table {str(table)!r}"
+        columns = [(*PATH_COLUMNS, "id"), ("label",), ("score",), ("score_name",), ("p_value",), ("confidence",)]
+        paths, labels, scores, names, p_values, confidences, unknown, words = read_columns(
+            table, [*columns, ("is_ood",), ("verdict",)]
+        )
+        for name, column in (("path", paths), ("label", labels), ("score", scores)):
+            if column is None:
+                raise InputError(f"{what} has no column {name!r}. Use a table that `deltaenergy score` wrote.")
+        assert paths is not None and labels is not None and scores is not None
+        count = len(paths)
+        csv = not is_table(table) and Path(table).suffix.lower() in {".csv", ".tsv"}
+        texts = [_text(value, row, "label", what, csv) for row, value in enumerate(labels, start=1)]
+        classes = list(dict.fromkeys(texts))
+        positions = {label: position for position, label in enumerate(classes)}
+        specs = {optional_text(name) for name in names or []} - {None}
+        if len(specs) > 1:
+            raise InputError(f"{what} has verdicts of several scores ({', '.join(sorted(map(str, specs)))}): read one.")
+        return cls(
+            [_text(value, row, "path", what, csv) for row, value in enumerate(paths, start=1)],
+            classes,
+            np.array([positions[label] for label in texts], np.int64).reshape(-1, 1),
+            _numbers(confidences, "confidence", what, count).reshape(-1, 1),
+            str(specs.pop()) if specs else "",
+            _numbers(scores, "score", what, count),
+            _numbers(p_values, "p_value", what, count),
+            _truths(unknown, words, what),
+        )
 
     def _repr_fields(self) -> dict[str, object]:
         counts = self.counts
@@ -211,6 +263,19 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         if self.is_ood is not None:
             groups = {KNOWN: self.scores[~self.is_ood], NONE_OF_THESE: self.scores[self.is_ood]}
         return score_histogram(groups, None, "score", ax)
+
+
+def holds_verdicts(source: Any) -> bool:
+    """Whether this is a table with labels and scores, not only a list of images."""
+    if not is_table(source):
+        try:
+            path = Path(source)
+        except TypeError:
+            return False
+        if path.suffix.lower() not in TABLE_EXTENSIONS or not path.is_file():
+            return False
+    label, score = read_columns(source, [("label",), ("score",)])
+    return label is not None and score is not None
 
 
 class VerdictStream(Iterator[Verdict]):
@@ -261,3 +326,39 @@ class VerdictStream(Iterator[Verdict]):
 
 def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _text(value: Any, row: int, name: str, what: str, csv: bool) -> str:
+    text = optional_text(value)
+    if text is None:
+        raise InputError(f"{what} has no {name} in row {row}.")
+    return from_cell(text) if csv else text
+
+
+def _numbers(values: Sequence[Any] | None, name: str, what: str, count: int) -> npt.NDArray[np.float64]:
+    numbers = np.full(count, math.nan)
+    for row, value in enumerate(values or ()):
+        if optional_text(value) is None:
+            continue
+        try:
+            numbers[row] = float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"{what} has {value!r} as {name} in row {row + 1}, which is not a number.") from None
+    return numbers
+
+
+def _truths(values: Sequence[Any] | None, words: Sequence[Any] | None, what: str) -> npt.NDArray[np.bool_] | None:
+    """`is_ood`, or from the column `verdict`; None if the table has neither."""
+    known: dict[str, bool | None] = {"true": True, "false": False, "1": True, "0": False}
+    known |= {NONE_OF_THESE: True, KNOWN: False, "": None}
+    truths = []
+    for row, value in enumerate(values or words or []):
+        text = (optional_text(value) or "").lower()
+        if text not in known:
+            raise InputError(f"{what} has {value!r} as is_ood in row {row + 1}, which is neither true nor false.")
+        truths.append(known[text])
+    if not any(truth is not None for truth in truths):
+        return None
+    if None in truths:
+        raise InputError(f"{what} has no verdict (is_ood) in row {truths.index(None) + 1}, and has one in others.")
+    return np.array(truths, np.bool_)

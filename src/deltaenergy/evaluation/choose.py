@@ -104,41 +104,36 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Choice(HasRepr):
-    """Candidates from best to worst, and the images they were ranked on."""
+    """Candidates from best to worst, and the images they were ranked on: their features and true classes."""
 
     ranking: list[Candidate]
     classes: int
     images: int
     folds: int
     seed: int
+    classifier: Classifier = field(compare=False)
+    features: torch.Tensor = field(compare=False)
+    truth: Ints = field(compare=False)
     unreadable: list[Unreadable] = field(default_factory=list)
-    classifier: Classifier | None = field(default=None, compare=False)
-    known: KnownFeatures | None = field(default=None, compare=False)
 
     def detector(self, keep: float = 0.95) -> Detector:
         """A detector with the best score, calibrated on the same images."""
-        classifier, known = self._required()
-        return Detector(classifier, self.best).calibrate(known.features, keep)
+        return Detector(self.classifier, self.best).calibrate(self.features, keep)
 
     def disagreement(self, count: int = 8) -> ScoreDisagreement:
         """The best score and a rival: of those that may be as good, the most different; else the second best.
 
         All classes are on the class list here, so every image is known.
         """
-        classifier, known = self._required()
         if len(self.ranking) < 2:
             raise InputError("A disagreement needs two candidate scores, got one.")
         rivals = [candidate.spec for candidate in self.ranking[1:] if candidate.behind.low <= 0]
-        inputs = _inputs(classifier, known.features)
+        inputs = _inputs(self.classifier, self.features)
+        scores = [make_score(spec) for spec in (self.best, *(rivals or [self.ranking[1].spec]))]
         with torch.inference_mode():
-            scorers = bind(classifier, [make_score(spec) for spec in (self.best, *(rivals or [self.ranking[1].spec]))])
-        fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
+            scorers = bind(self.classifier, scores)
+        fitted = cross_fit(scorers, KnownImages(inputs, self.truth.tolist()))
         return disagreement_with(self.best, score_inputs(fitted, inputs, known=True), count)
-
-    def _required(self) -> tuple[Classifier, KnownFeatures]:
-        if self.classifier is None or self.known is None:
-            raise InputError("This choice was made from features: use what `choose` returns.")
-        return self.classifier, self.known
 
     @property
     def best(self) -> str:
@@ -173,16 +168,6 @@ class Choice(HasRepr):
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
             "caveat": self.caveat,
         }
-
-
-@dataclass(frozen=True)
-class KnownFeatures:
-    """Unit features on the model's device, the position and the name of each image's class, and unreadable images."""
-
-    features: torch.Tensor
-    truth: Ints
-    names: list[str]
-    unreadable: list[Unreadable]
 
 
 def choose(
@@ -222,19 +207,9 @@ def choose(
     classifier = source.classifier(lambda: class_names(items_of(known_images)))
     check_runnable(candidates, features_only(Given.of([known_images], classifier)))
     with stage("Encoding images") as progress:
-        known = labelled_features(classifier, known_images, source.on.batch_size, progress)
-    with stage("Leaving classes out") as progress:
-        choice = choose_from_features(
-            classifier,
-            known.features,
-            known.truth,
-            candidates,
-            folds=folds,
-            seed=seed,
-            resamples=resamples,
-            progress=progress,
-        )
-    return replace(choice, unreadable=known.unreadable, classifier=classifier, known=known)
+        features, truth, unreadable = labelled_features(classifier, known_images, source.on.batch_size, progress)
+    choice = choose_from_features(classifier, features, truth, candidates, folds=folds, seed=seed, resamples=resamples)
+    return replace(choice, unreadable=unreadable)
 
 
 def choose_from_features(
@@ -246,12 +221,8 @@ def choose_from_features(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    progress: Progress | None = None,
 ) -> Choice:
-    """`choose` from unit features (N, D) and the position of each image's class in the class list.
-
-    `progress` gets the number of finished folds.
-    """
+    """`choose` from unit features (N, D) and the position of each image's class in the class list."""
     candidates = [make_score(score) for score in scores]
     # Duplicate names are one class: their columns are removed together.
     name_of = np.array(first_of_name(classifier.classes))
@@ -266,24 +237,24 @@ def choose_from_features(
     warn_of_guesses(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     # Of each fold and candidate: AUROC, FPR95, and the AUROC of each resample.
     aurocs, fprs, drawn = [], [], []
-    for number, left_out in enumerate(parts, start=1):
-        columns = np.flatnonzero(~np.isin(name_of, seen[left_out])).tolist()
-        unknown = np.isin(member, left_out)
-        sides = [
-            ScoreInputs(taken.similarities[:, columns], taken.features)
-            for taken in (inputs.take(np.flatnonzero(side).tolist()) for side in (~unknown, unknown))
-        ]
-        members = member[~unknown], member[unknown]
-        with torch.inference_mode():
-            # Bound and fitted again: nothing learned in another fold.
-            scorers = bind(ClassSubset(classifier, columns), candidates)
-            values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
-        ranked = [RankedScores(*both) for both in values]
-        aurocs.append([ranks.auroc() for ranks in ranked])
-        fprs.append([ranks.fpr() for ranks in ranked])
-        wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
-        drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
-        if progress is not None:
+    with stage("Leaving classes out") as progress:
+        for number, left_out in enumerate(parts, start=1):
+            columns = np.flatnonzero(~np.isin(name_of, seen[left_out])).tolist()
+            unknown = np.isin(member, left_out)
+            sides = [
+                ScoreInputs(taken.similarities[:, columns], taken.features)
+                for taken in (inputs.take(np.flatnonzero(side).tolist()) for side in (~unknown, unknown))
+            ]
+            members = member[~unknown], member[unknown]
+            with torch.inference_mode():
+                # Bound and fitted again: nothing learned in another fold.
+                scorers = bind(ClassSubset(classifier, columns), candidates)
+                values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
+            ranked = [RankedScores(*both) for both in values]
+            aurocs.append([ranks.auroc() for ranks in ranked])
+            fprs.append([ranks.fpr() for ranks in ranked])
+            wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
+            drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
             progress(number, len(parts))
     choice = Choice(
         # A resample with none of a fold's classes counts only for the other folds.
@@ -297,6 +268,9 @@ def choose_from_features(
         images=len(truth),
         folds=len(parts),
         seed=seed,
+        classifier=classifier,
+        features=features,
+        truth=truth,
     )
     warnings.warn(choice.caveat, OnlyStandIns, stacklevel=2)
     return choice
@@ -331,8 +305,8 @@ def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
 
 def labelled_features(
     classifier: Classifier, source: Source, batch_size: int = 32, progress: Progress | None = None
-) -> KnownFeatures:
-    """Encode images whose class is known; every label is checked before this long work."""
+) -> tuple[torch.Tensor, Ints, list[Unreadable]]:
+    """Unit features and classes of the readable images; every label is checked before the long work of encoding."""
     items = load_images(source)
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
@@ -344,10 +318,7 @@ def labelled_features(
     scored = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
     assert scored.features is not None
     features = torch.from_numpy(scored.features).to(classifier.model.device)
-    names = [item.id for item in scored.items]
-    return KnownFeatures(
-        features, np.array([position[name] for name in names], dtype=np.int64), names, scored.unreadable
-    )
+    return features, np.array([position[item.id] for item in scored.items], dtype=np.int64), scored.unreadable
 
 
 def features_only(given: Given) -> Given:

@@ -113,27 +113,20 @@ def classification(evaluation: Evaluation) -> list[Classification]:
 def _of_group(
     evaluation: Evaluation, group: Group, sets: Sequence[EvaluatedSet], opened: Sequence[EvaluatedSet]
 ) -> Classification:
-    first = same_class(evaluation.classes)
-    labels = np.concatenate([image_set.labels[image_set.labelled] for image_set in sets])
-    named = np.concatenate([first[image_set.scored.predicted[image_set.labelled]] for image_set in sets])
-    confidence = np.concatenate([image_set.scored.confidence[image_set.labelled] for image_set in sets]).astype(
-        np.float64
-    )
+    primary = evaluation.primary
+    labels = np.concatenate([one.labels[one.labelled] for one in sets])
+    predicted = np.concatenate([one.scored.predicted[one.labelled] for one in sets])
+    confidence = np.concatenate([one.scored.confidence[one.labelled] for one in sets]).astype(np.float64)
+    named = same_class(evaluation.classes)[predicted]
     right = labels == named
     ece, bins = reliability(confidence, right)
     curves = []
-    scored = [image_set for image_set in sets if evaluation.primary in image_set.scored.values]
+    scored = [one for one in sets if primary in one.scored.values]
     if scored:
-        score = np.concatenate(
-            [image_set.scored.values[evaluation.primary][image_set.labelled] for image_set in scored]
-        )
-        correct = np.concatenate([image_set.correct[image_set.labelled] for image_set in scored])
+        score = np.concatenate([one.scored.values[primary][one.labelled] for one in scored])
+        correct = np.concatenate([one.correct[one.labelled] for one in scored])
         curves.append(risk_coverage(score, correct, of=f"{group.value} images"))
-        others = [
-            image_set.scored.values[evaluation.primary]
-            for image_set in opened
-            if evaluation.primary in image_set.scored.values
-        ]
+        others = [one.scored.values[primary] for one in opened if primary in one.scored.values]
         if others:
             # Keeping an open image is a mistake, whatever its predicted class.
             score = np.concatenate([score, *others])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 from deltaenergy.core.progress import Progress, part_of, stage
@@ -20,7 +19,7 @@ from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import Evaluation, Group, flat, members, pools, provenance_of
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, flat, pools, provenance_of, values_of
 from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
@@ -145,7 +144,8 @@ def _evaluate_each(
     for name, detector in detectors.items():
         classifier = detector.classifier
         sets: Sequence[LoadedSet] = loaded
-        if _needs_features_only(detector):
+        by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
+        if by_row and not needs_of_images(classifier, [detector.score]):
             key = classifier.model.fingerprint
             if key not in encoded:
                 encoded[key] = list(_encode(loaded, classifier.model, rules.batch_size, progress))
@@ -165,12 +165,6 @@ def _evaluate_each(
     return evaluations
 
 
-def _needs_features_only(detector: Detector) -> bool:
-    classifier = detector.classifier
-    by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
-    return by_row and not needs_of_images(classifier, [detector.score])
-
-
 def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:
     total, before = sum(map(len, sets)), 0
     for image_set in sets:
@@ -187,68 +181,47 @@ def differences(
 ) -> list[Difference]:
     """The differences of every other evaluation to the first, on the same images."""
     (_, base), *others = evaluations.items()
-    rows = []
-    for name, other in others:
-        rows += _accuracy(name, base, other, resamples, seed)
-        rows += _detection(name, base, other, keep, resamples, seed)
-        rows += _kept(name, base, other, resamples, seed)
-    return rows
+    return [row for name, other in others for row in _differences(name, base, other, keep, resamples, seed)]
 
 
-def _aligned(base: Evaluation, other: Evaluation, group: Group, name: str) -> list[tuple[Any, Any]]:
-    """The sets of both under a name; their images must be the same."""
-    pairs = list(zip(members(base.in_group(group), name), members(other.in_group(group), name)))
+def _differences(
+    name: str, base: Evaluation, other: Evaluation, keep: float, resamples: int, seed: int
+) -> Iterator[Difference]:
+    """Accuracy, then detection, then the shares kept by each detector at its own threshold: of each whole group."""
+    pairs = {group: _aligned(base, other, group) for group in Group if base.in_group(group)}
+    pool = {group: list(pools(base.sets, group))[-1] for group in pairs}
+    closed_groups = [group for group in pairs if group is not Group.OPEN]
+    for group in closed_groups:
+        both = [first.labelled & second.labelled for first, second in pairs[group]]
+        before = np.concatenate([first.correct[use] for (first, _), use in zip(pairs[group], both)])
+        after = np.concatenate([second.correct[use] for (_, second), use in zip(pairs[group], both)])
+        if len(before):
+            change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
+            yield Difference(name, "accuracy", pool[group], "", len(before), change)
+    for group in closed_groups if Group.OPEN in pairs else ():
+        scores = [
+            (
+                values_of([pair[side] for pair in pairs[group]], evaluation.primary),
+                values_of([pair[side] for pair in pairs[Group.OPEN]], evaluation.primary),
+            )
+            for side, evaluation in enumerate((base, other))
+        ]
+        found = paired_differences(scores[0], scores[1], keep, resamples=resamples, seed=seed)
+        images = sum(map(len, scores[0]))
+        for metric, change in found.items():
+            yield Difference(name, metric, pool[group], pool[Group.OPEN], images, change)
+    for of_pool, of_group in pairs.items():
+        before = np.concatenate([~base.is_ood(first) for first, _ in of_group])
+        after = np.concatenate([~other.is_ood(second) for _, second in of_group])
+        change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
+        where = ("", pool[of_pool]) if of_pool is Group.OPEN else (pool[of_pool], "")
+        yield Difference(name, "kept", *where, len(before), change)
+
+
+def _aligned(base: Evaluation, other: Evaluation, group: Group) -> list[tuple[EvaluatedSet, EvaluatedSet]]:
+    """The sets of a group in both; their images must be the same."""
+    pairs = list(zip(base.in_group(group), other.in_group(group)))
     for first, second in pairs:
         if [item.id for item in first.scored.items] != [item.id for item in second.scored.items]:
             raise InputError(f"The detectors could not read the same images of the set {first.name!r}.")
     return pairs
-
-
-def _accuracy(name: str, base: Evaluation, other: Evaluation, resamples: int, seed: int) -> list[Difference]:
-    rows = []
-    for group in (Group.ID, Group.SHIFTED):
-        for closed in pools(base.sets, group)[-1:]:
-            pairs = _aligned(base, other, group, closed)
-            both = [first.labelled & second.labelled for first, second in pairs]
-            before = np.concatenate([first.correct[use] for (first, _), use in zip(pairs, both)])
-            after = np.concatenate([second.correct[use] for (_, second), use in zip(pairs, both)])
-            if len(before):
-                change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
-                rows.append(Difference(name, "accuracy", closed, "", len(before), change))
-    return rows
-
-
-def _detection(
-    name: str, base: Evaluation, other: Evaluation, keep: float, resamples: int, seed: int
-) -> list[Difference]:
-    rows = []
-    for group in (Group.ID, Group.SHIFTED):
-        for closed in pools(base.sets, group)[-1:]:
-            for opened in pools(base.sets, Group.OPEN)[-1:]:
-                known, unknown = _aligned(base, other, group, closed), _aligned(base, other, Group.OPEN, opened)
-                first, second = (
-                    (_values(known, side, evaluation.primary), _values(unknown, side, evaluation.primary))
-                    for side, evaluation in ((0, base), (1, other))
-                )
-                found = paired_differences(first, second, keep, resamples=resamples, seed=seed)
-                images = len(first[0]) + len(first[1])
-                rows += [Difference(name, metric, closed, opened, images, change) for metric, change in found.items()]
-    return rows
-
-
-def _kept(name: str, base: Evaluation, other: Evaluation, resamples: int, seed: int) -> list[Difference]:
-    """Shares kept by each detector at its own threshold."""
-    rows = []
-    for group in Group:
-        for pool in pools(base.sets, group)[-1:]:
-            pairs = _aligned(base, other, group, pool)
-            before = np.concatenate([~base.is_ood(first) for first, _ in pairs])
-            after = np.concatenate([~other.is_ood(second) for _, second in pairs])
-            change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
-            where = ("", pool) if group is Group.OPEN else (pool, "")
-            rows.append(Difference(name, "kept", *where, len(before), change))
-    return rows
-
-
-def _values(pairs: Sequence[tuple[Any, Any]], side: int, score: str) -> npt.NDArray[np.float64]:
-    return np.concatenate([pair[side].scored.values[score][pair[side].counted] for pair in pairs])

@@ -178,12 +178,16 @@ class Evaluation(HasRepr):
 
     def values(self, score: str, name: str) -> npt.NDArray[np.float64]:
         """The scores of a set, or of a pool such as `all open sets`."""
-        return values_of(self.sets, name, score)
+        return values_of([image_set for group in Group for image_set in self._pool(group, name)], score)
 
     def pair(self, row: DetectionRow) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The scores behind a row of `detection`: of the closed and of the open images."""
-        known = [image_set for image_set in self.sets if image_set.group is row.closed_group]
-        return values_of(known, row.closed, row.score), values_of(self.in_group(Group.OPEN), row.open, row.score)
+        sets = self._pool(row.closed_group, row.closed), self._pool(Group.OPEN, row.open)
+        return values_of(sets[0], row.score), values_of(sets[1], row.score)
+
+    def _pool(self, group: Group, name: str) -> list[EvaluatedSet]:
+        """The sets of a group behind a name in the tables."""
+        return (pools(self.sets, group, pooled=False) | pools(self.sets, group)).get(name, [])
 
     def ranked(self, row: DetectionRow) -> RankedScores:
         """The same, ranked: for its ROC curve, or a metric at another rate."""
@@ -205,33 +209,9 @@ class Evaluation(HasRepr):
         from deltaenergy.evaluation.disagreement import disagreement_record
 
         return {
-            "accuracy": [
-                {"set": row.set, "group": row.group.value, "images": row.images, **flat("accuracy", row.accuracy)}
-                for row in self.accuracy
-            ],
-            "detection": [
-                {
-                    "score": row.score,
-                    "closed": row.closed,
-                    "closed_group": row.closed_group.value,
-                    "open": row.open,
-                    "closed_images": row.closed_images,
-                    "open_images": row.open_images,
-                    **{key: v for name, estimate in row.metrics.items() for key, v in flat(name, estimate).items()},
-                }
-                for row in self.detection
-            ],
-            "kept": [
-                {
-                    "score": row.score,
-                    "threshold": self.thresholds[row.score],
-                    "set": row.set,
-                    "group": row.group.value,
-                    "images": row.images,
-                    **flat("kept", row.kept),
-                }
-                for row in self.kept
-            ],
+            "accuracy": [flat_row(row) for row in self.accuracy],
+            "detection": [flat_row(row) for row in self.detection],
+            "kept": [{**flat_row(row), "threshold": self.thresholds[row.score]} for row in self.kept],
             "classification": [group.to_dict() for group in classification(self)],
             "disagreement": disagreement_record(self),
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
@@ -239,32 +219,24 @@ class Evaluation(HasRepr):
         }
 
 
-def pools(sets: Iterable[EvaluatedSet], group: Group, pooled: bool = True) -> list[str]:
-    """The names to report for a group: its sets, and if `pooled` their pool if there are several.
+def pools(sets: Iterable[EvaluatedSet], group: Group, pooled: bool = True) -> dict[str, list[EvaluatedSet]]:
+    """The sets of a group by the names to report: each alone, and if `pooled` all together if there are several.
 
     Of ID sets only the pool is reported: they share a threshold.
     """
-    names = [image_set.name for image_set in sets if image_set.group is group]
-    if len(names) < 2 or not pooled:
-        return names
-    together = f"all {group.value} sets"
-    return [together] if group is Group.ID else [*names, together]
+    alone = {image_set.name: [image_set] for image_set in sets if image_set.group is group}
+    if len(alone) < 2 or not pooled:
+        return alone
+    together = {f"all {group.value} sets": [image_set for (image_set,) in alone.values()]}
+    return together if group is Group.ID else alone | together
 
 
-def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
-    """The sets behind a name of `pools`."""
-    sets = list(sets)
-    return [image_set for image_set in sets if image_set.name == name] or [
-        image_set for image_set in sets if name == f"all {image_set.group.value} sets"
-    ]
-
-
-def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
-    """The scores of all images that count, of the scored sets under a name; do not change them.
+def values_of(sets: Iterable[EvaluatedSet], score: str) -> npt.NDArray[np.float64]:
+    """The scores of all images that count, of the scored sets among these; do not change them.
 
     Those of a single set are not copied if all of its images count.
     """
-    scored = [image_set for image_set in members(sets, name) if score in image_set.scored.values]
+    scored = [image_set for image_set in sets if score in image_set.scored.values]
     values = [
         image_set.scored.values[score] if image_set.counted.all() else image_set.scored.values[score][image_set.counted]
         for image_set in scored
@@ -276,8 +248,7 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
     """Accuracy of each labelled closed set, and with `pooled` of all ID and of all shifted sets."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
-        for name in dict.fromkeys([*pools(sets, group, pooled=False), *pools(sets, group, pooled)]):
-            chosen = members([image_set for image_set in sets if image_set.group is group], name)
+        for name, chosen in (pools(sets, group, pooled=False) | pools(sets, group, pooled)).items():
             labelled = sum(int(image_set.labelled.sum()) for image_set in chosen)
             if labelled:
                 right = sum(int(image_set.correct.sum()) for image_set in chosen)
@@ -294,13 +265,11 @@ def detection_rows(
     are skipped.
     """
     rows = []
-    opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
     for group in (Group.ID, Group.SHIFTED):
-        mine = [image_set for image_set in sets if image_set.group is group]
-        for closed in pools(sets, group, pooled):
-            for open_name in pools(sets, Group.OPEN, pooled):
+        for closed, known_sets in pools(sets, group, pooled).items():
+            for open_name, open_sets in pools(sets, Group.OPEN, pooled).items():
                 for spec in scores:
-                    known, unknown = values_of(mine, closed, spec), values_of(opened, open_name, spec)
+                    known, unknown = values_of(known_sets, spec), values_of(open_sets, spec)
                     if not len(known) or not len(unknown):
                         continue
                     try:
@@ -334,6 +303,14 @@ def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
 def flat(name: str, estimate: Estimate) -> dict[str, float]:
     """A value and its interval, as columns of a table."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def flat_row(row: AccuracyRow | DetectionRow | KeptRow) -> dict[str, Any]:
+    """A row as JSON values."""
+    cells = {**vars(row), **getattr(row, "metrics", {})}
+    cells.pop("metrics", None)
+    columns = (flat(name, cell) if isinstance(cell, Estimate) else {name: cell} for name, cell in cells.items())
+    return {name: value for column in columns for name, value in column.items()}
 
 
 def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from deltaenergy.evaluation.sets import (
     LoadedSet,
     grouped_sets,
     known_items,
-    list_sets,
     load_sets,
     match_labels,
     no_labels,
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
 Scores: TypeAlias = str | Score | Scorer | Sequence[str | Score | Scorer]
 LOG = logging.getLogger(__name__)
 
-# Scores learn from at most this many images of a feature store, evenly spaced: they are held in memory.
+# Scores learn from at most this many images of all feature stores, evenly spaced: they are held in memory.
 MOST_LEARNED = 20_000
 
 
@@ -130,7 +129,7 @@ def evaluate(
     """
     source = DetectorSource.of(by, on, "evaluate")
     check_keep(keep)
-    given = list_sets(grouped_sets(() if id_sets is None else id_sets, shifted_sets, open_sets, limit, "evaluate"))
+    given = grouped_sets(() if id_sets is None else id_sets, shifted_sets, open_sets, limit, "evaluate")
     images = [image_set.images for image_set, _ in given]
     if source.is_detector:
         if scores is not None:
@@ -275,6 +274,7 @@ def _score_sets(
     encoded = [
         Encoded(
             classifier if image_set.classifier is None else image_set.classifier,
+            scorers if image_set.own_classes is None else [],
             image_set.source,
             hold=known,
             batch_size=batch_size,
@@ -285,9 +285,10 @@ def _score_sets(
     early = _score_early(classifier, scorers, encoded, learned_from)
     used: Sequence[AnyScorer] = scorers
     if learning:
-        id_sets = list(compress(sets, learned_from))
-        images = list(compress(encoded, learned_from))
-        used = cross_fit(scorers, known_images(images, scorers, every=_learned_every(id_sets)))
+        stored = sum(len(part) for part in compress(sets, learned_from) if part.store is not None)
+        step = max(1, -(-stored // MOST_LEARNED))
+        every = [1 if part.store is None else step for part in compress(sets, learned_from)]
+        used = cross_fit(scorers, known_images(list(compress(encoded, learned_from)), scorers, every=every))
     found, row = [], 0
     for i, image_set in enumerate(sets):
         # For another class list only accuracy counts; a variant of the classifier shares what was learned.
@@ -340,12 +341,6 @@ def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
     if isinstance(scorer, Scorer):
         return replace(scorer, classifier=classifier)
     return replace(scorer, scorers=tuple(replace(of_fold, classifier=classifier) for of_fold in scorer.scorers))
-
-
-def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
-    """Learn from every n-th image of each set: at most `MOST_LEARNED` of all feature stores together."""
-    stored = sum(len(image_set) for image_set in sets if image_set.store is not None)
-    return [1 if image_set.store is None else max(1, -(-stored // MOST_LEARNED)) for image_set in sets]
 
 
 def _evaluated(

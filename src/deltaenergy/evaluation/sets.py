@@ -19,9 +19,17 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.scores.availability import unlabelled
-from deltaenergy.source import Source, as_source, items_of, list_images, load_images, names_no_model, with_unique_ids
-from deltaenergy.store.items import StoredItems
-from deltaenergy.store.store import Store
+from deltaenergy.source import (
+    Source,
+    as_source,
+    items_of,
+    items_on_demand,
+    list_images,
+    load_images,
+    names_no_model,
+    with_unique_ids,
+)
+from deltaenergy.store.store import Store, StoredItems
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,14 +115,17 @@ def _is_pair(entry: Any) -> bool:
 def grouped_sets(
     id_sets: Any, shifted_sets: Any, open_sets: Any, limit: int | None, who: str
 ) -> list[tuple[ImageSet, Group]]:
-    """All sets that `who` was given, each with its group; there must be an ID set, and `limit` a number of images."""
+    """All sets that `who` was given, each with its group; there must be an ID set, and `limit` a number of images.
+
+    Images are listed, so a mistyped path fails at once; stores and features stay.
+    """
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
     groups = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
     given = [(image_set, group) for sets, group in groups for image_set in named_sets(sets, group)]
     if not any(group is Group.ID for _, group in given):
         raise InputError(f"{who} needs at least one ID set: images of the classes.")
-    return given
+    return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
@@ -131,11 +142,6 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
                 break
         names[path] = name
     return names
-
-
-def list_sets(given: Iterable[tuple[ImageSet, Group]]) -> list[tuple[ImageSet, Group]]:
-    """The sets with their images listed, so a mistyped path fails at once; stores and features stay."""
-    return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
 def known_items(given: Iterable[tuple[ImageSet, Group]]) -> Iterator[ImageItem]:
@@ -164,9 +170,10 @@ def load_sets(
 
 def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator, hold: bool) -> LoadedSet:
     source = as_source(entry.images)
-    if isinstance(source, Store) and len(source) and entry.labels is None and limit is None and not hold:
-        return LoadedSet(entry.name, group, StoredItems(source))
-    items = load_images(source)
+    held = hold or limit is not None or entry.labels is not None
+    items = load_images(source) if held else items_on_demand(source)
+    if isinstance(items, StoredItems):
+        return LoadedSet(entry.name, group, items)
     if names_no_model(source):  # rows of arrays are named by their numbers
         items = [replace(item, id=f"{entry.name} {item.id}") for item in items]
     if not items:
@@ -217,7 +224,8 @@ def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     hashes = GrowingArray(np.int64, expected=sum(map(len, sets)))
     for image_set in sets:
         if isinstance(image_set.items, StoredItems):
-            hashes.add(image_set.items.release_hashes())
+            for some in image_set.items.id_hashes():
+                hashes.add(some)
         else:
             hashes.add(np.unique([hash(item.id) for item in image_set.items]).astype(np.int64))
     together = hashes.finish()

@@ -31,8 +31,7 @@ class BestScore:
 
 def whole_group(evaluation: Evaluation, group: Group) -> str | None:
     """The name for all images of a group; None if it has none."""
-    names = pools(evaluation.sets, group)
-    return names[-1] if names else None
+    return next(reversed(pools(evaluation.sets, group)), None)
 
 
 def headline(evaluation: Evaluation, group: Group) -> DetectionRow | None:

@@ -39,6 +39,7 @@ from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scoring import bind, score_images
+from deltaenergy.source import as_source
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import tune
@@ -80,6 +81,10 @@ class InfluenceTerms:
         value = self.value - (base.value if base else 0.0)
         half = NORMAL * float(np.sqrt(np.square(self.shares - (base.shares if base else 0.0)).sum()))
         return Estimate(value, value - half, value + half)
+
+    def share(self) -> Estimate:
+        """A share of the images with its Wilson interval."""
+        return proportion_estimate(round(self.value * self.images), self.images)
 
 
 @dataclass(frozen=True)
@@ -174,8 +179,8 @@ def measure_gain(
         rows.append(
             GainRow(
                 candidate.method.spec,
-                None if accuracy is None else _share(accuracy),
-                None if auroc is None else _clipped(auroc.interval()),
+                None if accuracy is None else accuracy.share(),
+                None if auroc is None else Estimate(*(min(max(number, 0.0), 1.0) for number in auroc.interval())),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
                 measure.why_not(candidate) or TOO_FEW if auroc is None else "",
@@ -279,7 +284,7 @@ class _Measure:
     def _predicted(self, classifier: Classifier) -> Ints:
         if classifier.takes_features:
             return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
-        scored = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
+        scored = score_images(classifier, [], as_source(list(self.test.items)), batch_size=self.batch_size)
         return np.asarray(scored.predicted, dtype=np.int64)
 
     def _similarities(self, classifier: Classifier) -> npt.NDArray[Any]:
@@ -302,15 +307,6 @@ class _Measure:
 def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> InfluenceTerms:
     value, images = float(hits[asked].mean()), int(asked.sum())
     return InfluenceTerms(value, np.where(asked, hits - value, 0.0) / images, images)
-
-
-def _share(term: InfluenceTerms) -> Estimate:
-    """An accuracy with its Wilson interval."""
-    return proportion_estimate(round(term.value * term.images), term.images)
-
-
-def _clipped(estimate: Estimate) -> Estimate:
-    return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def _placements(

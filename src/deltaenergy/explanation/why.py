@@ -34,7 +34,8 @@ from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.neglabel import MinedScore
 from deltaenergy.scores.negrefine import NegRefine, refined_words
-from deltaenergy.scoring import encode, score_encoded, score_inputs
+from deltaenergy.scoring import Encoded, score_encoded, score_inputs
+from deltaenergy.source import as_source
 from deltaenergy.stats.thresholds import conformal_p_values
 
 # Scores that need only similarities, to compare with the detector's own.
@@ -262,7 +263,7 @@ def why_rejected(
     """The reasons for every rejected image, or for all with `rejected_only=False`; unreadable images are skipped."""
     reasons, classifier = RejectionReasons(detector, scores), detector.classifier
     found: list[WhyRejected] = []
-    encoded = encode(classifier, [detector.score], images, batch_size=batch_size, progress=progress)
+    encoded = Encoded(classifier, [detector.score], as_source(images), batch_size=batch_size, progress=progress)
     for batch in encoded.batches([detector.scorer]):
         if batch.items:
             scored, similarities = score_encoded(classifier, [detector.scorer], batch)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 # Records hold names and numbers: the largest, a training log of a thousand epochs, takes less than a megabyte.
 JSON_LIMIT = 16 << 20
-# No count, seed or time has more digits; thousands of them take Python seconds to read.
-_DIGITS = 100
 
 
 def read_json(path: str | Path, *, limit: int = JSON_LIMIT) -> Any:
@@ -35,7 +33,6 @@ def parse_json(data: bytes, path: str | Path) -> Any:
             data.decode("utf-8"),
             parse_constant=_refuse_constant,
             parse_float=_finite,
-            parse_int=_short,
             object_pairs_hook=_without_repetition,
         )
         _check_strings(value)
@@ -97,12 +94,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {text[:40]} is too large.")
     return value
-
-
-def _short(text: str) -> int:
-    if len(text) > _DIGITS:
-        raise ValueError(f"it contains a number of {len(text):,} digits.")
-    return int(text)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, used_up_its_memory
-from deltaenergy.source import Features, Rows, Source
+from deltaenergy.source import Features, Rows, Source, stores_of
 from deltaenergy.store.store import Shard, Store
 
 if TYPE_CHECKING:
@@ -93,15 +93,14 @@ def stream_batches(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     size = batch_size if patches else max(batch_size, STORED_BATCH)
+    for store in stores_of(source):
+        store.check_model(model)
     match source:
         case Features():
             batches = _feature_batches(model, source)
         case Store():
-            source.check_model(model)
             batches = _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size)
         case Rows():
-            for store in source.stores:
-                store.check_model(model)
             batches = _row_batches(model, source.items, patches, size)
         case _:
             towers = require_towers(model, who)
@@ -138,7 +137,7 @@ def _decoded_batches(
     workers = _workers(model, len(first), batch_size, reproducible)
     # With several batches at a time, whole batches also wait for the tower.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
-    encode = functools.partial(_encode_batch, model, patches)
+    encode = functools.partial(encode_batch, model, patches)
     # closing: if the caller stops early or the model fails, the threads end at once.
     with contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1)) as decoded:
         gathered = iter(lambda: list(islice(decoded, batch_size)), [])
@@ -305,7 +304,8 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _encode_batch(model: TowerModel, patches: bool, decoded: list[Decoded]) -> EncodedBatch:
+def encode_batch(model: TowerModel, patches: bool, decoded: Sequence[Decoded]) -> EncodedBatch:
+    """One pass of the image tower for decoded images, in this thread."""
     pending = [(item, pixels) for item, pixels in decoded if not isinstance(pixels, str)]
     unreadable = [Unreadable(item.id, problem) for item, problem in decoded if isinstance(problem, str)]
     items = [item for item, _ in pending]

@@ -55,7 +55,8 @@ class Preprocessing:
             size = (self.resize, other) if width <= height else (other, self.resize)
         else:
             size = (self.resize[1], self.resize[0])
-        image = resized(image.convert("RGB"), size, Image.Resampling(self.resample))
+        rgb = image if image.mode == "RGB" else image.convert("RGB")  # which would copy it, whatever its size
+        image = resized(rgb, size, Image.Resampling(self.resample))
         left, top = (size[0] - self.crop) // 2, (size[1] - self.crop) // 2
         return image.crop((left, top, left + self.crop, top + self.crop))
 

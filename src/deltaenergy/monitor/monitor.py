@@ -28,7 +28,7 @@ from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
-from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
+from deltaenergy.detector.verdicts import Verdicts, holds_verdicts
 from deltaenergy.errors import InputError
 from deltaenergy.files import check_writable, lock_folder
 from deltaenergy.monitor.evidence import (
@@ -185,8 +185,8 @@ class Monitor(HasRepr):
 
         Verdicts are computed again from the scores. A table without p-values of this detector is refused.
         """
-        rows = read_verdicts(table)
-        check_own(rows, self.detector)
+        rows = Verdicts.from_table(table)
+        self.detector.check_made(rows)
         return self.observe(rows.paths, rows.labels, rows.scores)
 
     def observe(self, ids: Sequence[str], labels: Sequence[str], scores: Any, *, files: bool = True) -> Monitor:

@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.benchmarks import formats
 from deltaenergy.benchmarks.protocol import STANDARD, Protocol, get_protocol
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.rows import with_labels
 from deltaenergy.benchmarks.spec import BenchmarkSpec, benchmark_names, load_spec
-from deltaenergy.benchmarks.tables import METRIC_NAMES, Table, measured_table, own_table, paper_table
+from deltaenergy.benchmarks.tables import (
+    METRIC_NAMES,
+    Table,
+    latex,
+    markdown,
+    measured_table,
+    own_table,
+    paper_table,
+    printed_table,
+)
 from deltaenergy.classifiers.methods import list_methods
 from deltaenergy.core.specs import cut, parse
 from deltaenergy.errors import InputError
@@ -120,8 +128,8 @@ def benchmark_tables(results: Results, ending: str) -> str:
     """The tables as text: Markdown (.md) or LaTeX (.tex)."""
     runs = benchmark_runs(results)
     if ending == ".tex":
-        return "\n".join(formats.latex(table) for run in runs for table in run_tables(run))
-    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(formats.markdown, run_tables(run))) for run in runs)
+        return "\n".join(latex(table) for run in runs for table in run_tables(run))
+    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(markdown, run_tables(run))) for run in runs)
 
 
 def benchmark_page(results: Results, title: str | None = None) -> str:
@@ -201,27 +209,22 @@ def _body(run: BenchmarkRun) -> list[Child]:
 
 def table_markup(table: Table) -> Markup:
     """A table: measured numbers with the paper's in small print, the best in bold, notes below."""
-    table, left_out = formats.measured_part(table, unmeasured_rows=True)
-    best = [formats.best_rows(table, i) for i in range(len(table.columns))]
+    shown = printed_table(table, unmeasured_rows=True)
     rows: list[list[Child]] = []
-    for n, row in enumerate(table.rows):
-        cells: list[Child] = [row.label]
-        for i, column in enumerate(table.columns):
-            text: Child = formats.number(row.measured[i], column)
-            paper, mark = formats.printed(row, i, column), formats.mark_number(table, row, column)
-            letter = formats.part_letter(table, row.measured[i])
-            beside = tag("span", f" [{letter}]", class_="small") if letter else None
-            if paper is not None:
-                beside = tag("span", f" ({paper}", tag("sup", mark) if mark else None, ")", class_="small")
-            cells.append([tag("strong", text) if n in best[i] else text, beside])
+    for label, printed in shown.rows:
+        cells: list[Child] = [label]
+        for cell in printed:
+            beside = tag("span", f" [{cell.part}]", class_="small") if cell.part else None
+            if cell.paper is not None:
+                mark = tag("sup", cell.mark) if cell.mark else None
+                beside = tag("span", f" ({cell.paper}", mark, ")", class_="small")
+            cells.append([tag("strong", cell.number) if cell.best else cell.number, beside])
         rows.append(cells)
-    columns: list[Child] = ["method", *(column.label for column in table.columns)]
-    numeric = frozenset(range(1, len(columns)))
-    lines = formats.notes(table, left_out)
+    columns: list[Child] = ["method", *shown.columns]
     return tag(
         "div",
-        html_table(columns, rows, caption=formats.heading(table), numeric=numeric),
-        tag("ul", [tag("li", line) for line in lines], class_="small") if lines else None,
+        html_table(columns, rows, caption=shown.heading, numeric=frozenset(range(1, len(columns)))),
+        tag("ul", [tag("li", note) for note in shown.notes], class_="small") if shown.notes else None,
     )
 
 

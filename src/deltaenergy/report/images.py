@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.thumbnails import square_jpeg
+from deltaenergy.data.items import ImageItem, square_jpeg
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag

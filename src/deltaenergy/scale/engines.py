@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from deltaenergy.core.needs import OF_IMAGES
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem, StoredRow
 from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
-from deltaenergy.models.encoding import EncodedBatch, check_features
-from deltaenergy.scoring import score_encoded, stream_scores
+from deltaenergy.scoring import stream_scores
+from deltaenergy.source import Features, as_source
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import ShardRecord, read_arrays, with_arrays
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltaenergy.detector.verdicts import Verdicts
+    from deltaenergy.models.base import Model
 
 # A task of Ray takes some milliseconds to start: beyond this many, each has several shards.
 MOST_TASKS = 10_000
@@ -71,37 +70,15 @@ class BatchScorer:
         schema = verdict_schema().append(pa.field("error", pa.string()))
         if not len(table):
             return schema.empty_table()
-        ids = _ids(table)
-        if "features" in table.column_names:
-            errors: dict[int, str] = {}
-            found = iter([score_encoded(detector.classifier, [detector.scorer], self._encoded(table))[0]])
-        else:
-            items, errors = _images(table)
-            found = stream_scores(
-                detector.classifier, [detector.scorer], items, batch_size=self._batch_size, progress=_silent
-            )
-        failed = [{"path": str(row), "error": error} for row, error in errors.items()]
-        tables = [with_errors(detector.judge(scored)) for scored in found]
-        judged = pa.concat_tables([*tables, pa.Table.from_pylist(failed, schema)])
+        ids, items = _ids(table), as_source(_items(table, detector.classifier.model))
+        scored = stream_scores(
+            detector.classifier, [detector.scorer], items, batch_size=self._batch_size, progress=_silent
+        )
+        judged = pa.concat_tables(with_errors(detector.judge(some)) for some in scored)
         # Its rows are called by their numbers in the batch.
         numbers = np.array([int(number) for number in judged["path"].to_pylist()], np.int64)
         order = np.argsort(numbers, kind="stable")
         return judged.take(order).set_column(0, "path", pa.array([ids[row] for row in numbers[order]], pa.string()))
-
-    def _encoded(self, table: pa.Table) -> EncodedBatch:
-        detector, model = self.detector, self.detector.classifier.model
-        if lacking := (detector.score.needs | detector.classifier.needs_to_predict) & OF_IMAGES:
-            raise InputError(f"This detector needs {' and '.join(sorted(lacking))}: give it bytes, not features.")
-        errors = _errors(table)
-        present_rows, features = _numbers(table["features"])
-        taken = [place for place, row in enumerate(present_rows) if row not in errors]
-        rows = [present_rows[place] for place in taken]
-        checked = check_features(features[taken], model, rows=rows) if rows else torch.zeros(0, model.feature_dim)
-        missing = set(range(len(table))).difference(rows)
-        unreadable = [Unreadable(str(row), errors.get(row, "it has no features")) for row in sorted(missing)]
-        return EncodedBatch(
-            [ImageItem(str(row), None) for row in rows], None, checked.to(model.device), None, unreadable
-        )
 
 
 class Encoder:
@@ -127,9 +104,8 @@ class Encoder:
         import pyarrow as pa
 
         table = _as_table(batch)
-        items, errors = _images(table)
-        encoded = self.model.encode(items, batch_size=self._batch_size, progress=_silent)
-        errors |= {int(image.id): image.reason for image in encoded.unreadable}
+        encoded = self.model.encode(_images(table), batch_size=self._batch_size, progress=_silent)
+        errors = {int(image.id): image.reason for image in encoded.unreadable}
         features = np.zeros((len(table), self.model.feature_dim), np.float32)
         features[[int(item.id) for item in encoded.items]] = encoded.features
         reasons = pa.array([errors.get(row) for row in range(len(table))], pa.string())
@@ -171,25 +147,21 @@ def with_errors(verdicts: Verdicts) -> pa.Table:
 def _as_table(batch: Any) -> pa.Table:
     import pyarrow as pa
 
-    if isinstance(batch, pa.RecordBatch):
-        return pa.table(batch)
-    if isinstance(batch, pa.Table):
-        return batch
-    if isinstance(batch, Mapping):
-        try:
+    try:
+        if isinstance(batch, Mapping):
             columns = {
                 name: list(column) if getattr(column, "ndim", 1) > 1 else pa.array(column, from_pandas=True)
                 for name, column in batch.items()
             }
             return pa.table(columns)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InputError(f"A batch cannot be read: {error}.") from None
-    if hasattr(batch, "to_dict"):  # a pandas data frame
-        return pa.Table.from_pandas(batch, preserve_index=False)
-    raise InputError(
-        f"A batch of type {type(batch).__name__} cannot be used. Give a dictionary of arrays, an Arrow table or a "
-        "pandas data frame."
-    )
+        if hasattr(batch, "to_dict"):  # a pandas data frame
+            return pa.Table.from_pandas(batch, preserve_index=False)
+        return pa.table(batch)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"A batch of type {type(batch).__name__} cannot be used: {error}. Give a dictionary of arrays, an Arrow "
+            "table or a pandas data frame."
+        ) from None
 
 
 def _ids(table: pa.Table) -> list[str]:
@@ -203,39 +175,49 @@ def _ids(table: pa.Table) -> list[str]:
     return ids
 
 
-def _errors(table: pa.Table) -> dict[int, str]:
-    """Why images could not be read, as far as an earlier step found out, by row."""
-    found = table["error"].to_pylist() if "error" in table.column_names else []
-    return {row: error for row, error in enumerate(found) if error}
+def _items(table: pa.Table, model: Model) -> list[ImageItem]:
+    """The rows that have features, or else the images in `bytes`."""
+    if "features" not in table.column_names:
+        return _images(table)
+    rows, numbers = _numbers(table["features"])
+    features = np.zeros((len(table), numbers.shape[1] if rows else model.feature_dim), np.float32)
+    features[rows] = numbers
+    array, errors = Features(features), _errors(table)
+    for row in set(range(len(table))).difference(rows):
+        errors[row] = errors[row] or "it has no features"
+    return [ImageItem(str(row), None, problem=error, row=StoredRow(array, row)) for row, error in enumerate(errors)]
 
 
-def _images(table: pa.Table) -> tuple[list[ImageItem], dict[int, str]]:
-    """The images in `bytes`, and why others have none; each is called by its row."""
+def _images(table: pa.Table) -> list[ImageItem]:
+    """The images in `bytes`, each called by its row."""
     if "bytes" not in table.column_names:
         raise InputError(f"A batch needs the column features or bytes. It has {', '.join(table.column_names)}.")
-    errors, items = _errors(table), []
-    for row, image in enumerate(table["bytes"].to_pylist()):
-        if not isinstance(image, bytes):
-            errors.setdefault(row, "it has no bytes")
-        elif row not in errors:
-            items.append(ImageItem(str(row), image))
-    return items, errors
+    rows = enumerate(zip(table["bytes"].to_pylist(), _errors(table)))
+    return [
+        ImageItem(str(row), image, problem=error or (None if isinstance(image, bytes) else "it has no bytes"))
+        for row, (image, error) in rows
+    ]
+
+
+def _errors(table: pa.Table) -> list[str | None]:
+    """Why each image could not be read, as far as an earlier step found out."""
+    return list(table["error"].to_pylist()) if "error" in table.column_names else [None] * len(table)
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[list[int], npt.NDArray[Any]]:
     """A column of equally long lists of numbers: which rows have one, and these as an array (n, D)."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     array = column.combine_chunks()
-    if isinstance(array, pa.ExtensionArray) and not array.null_count:  # tensors of Arrow's or of Ray's
-        listed = array.to_numpy_ndarray() if hasattr(array, "to_numpy_ndarray") else array.to_numpy(False)
-        return list(range(len(listed))), np.asarray(listed)
-    rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)).tolist()
-    if isinstance(array, pa.FixedSizeListArray):
-        return rows, array.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+    if isinstance(array, pa.ExtensionArray):  # tensors of Arrow's or of Ray's
+        array = array.storage
+    rows, lists = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False)).tolist(), array.drop_null()
     try:
-        return rows, np.array(array.drop_null().to_pylist(), np.float32).reshape(len(rows), -1)
-    except ValueError as error:
+        if len(pc.list_value_length(lists).unique()) > 1:
+            raise ValueError("they differ")
+        return rows, lists.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1 if rows else 0)
+    except (pa.ArrowException, ValueError) as error:
         raise InputError(f"The column features must have lists of equally many numbers: {error}.") from None
 
 

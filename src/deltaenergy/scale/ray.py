@@ -1,7 +1,7 @@
 """Feature stores and verdicts on a Ray cluster. Ray Data hands out the work; each actor loads its model once.
 
     build_store(model, "photos/", "photos.store", ray="auto")          # deltaenergy features … --ray auto
-    score_on_ray(detector, "photos.store", "verdicts.csv")             # deltaenergy score … --ray auto
+    score_on_ray("photos.store", "detector/", "verdicts.csv")          # deltaenergy score … --ray local
 
 What is done stays done whatever happens to Ray, so every failure here ends with the advice to run the same again.
 """
@@ -9,37 +9,37 @@ What is done stays done whatever happens to Ray, so every failure here ends with
 from __future__ import annotations
 
 import contextlib
-import json
+import logging
 import os
+import queue
+import re
+import socket
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import count, islice
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.core.progress import Progress, stage
-from deltaenergy.data.items import Unreadable, from_reference
+from deltaenergy.data.items import Unreadable
 from deltaenergy.data.remote.url import is_url
-from deltaenergy.data.streams import ImageStream
+from deltaenergy.detector.fiftyone import names_fiftyone
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.verdict import Counts, verdict_columns
-from deltaenergy.detector.verdict_files import write_table
+from deltaenergy.detector.verdict_files import check_table, write_table
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value
 from deltaenergy.files.lock import lock_folder
 from deltaenergy.models.on import On
-from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
-from deltaenergy.scale.workers import open_work, worker_settings
-from deltaenergy.source import Source, as_source, check_has, has_pixels, image_stream
-from deltaenergy.store.folder import StoreFolder, open_folder
-from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
-from deltaenergy.store.shard import Manifest, ShardRecord
-from deltaenergy.store.store import Store
-from deltaenergy.store.writer import Joiner, ShardProgress, Work
+from deltaenergy.scale.workers import answering, open_work, raise_error, worker_settings
+from deltaenergy.source import SourcePart, as_source, check_has, open_part, parts_of, stores_of
+from deltaenergy.store.folder import LocalFolder
+from deltaenergy.store.writer import Joiner, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,34 +48,190 @@ if TYPE_CHECKING:
 
 # Images of a part: this many batches, whatever the number of actors, so each run finds the parts of the one before.
 WINDOW_BATCHES = 16
+# Ray itself ends the whole process when its head has been silent for a minute: we must be sooner.
+PATIENCE = 20.0
+# A row that ends its actor this often is at fault itself.
+MOST_RETRIES = 3
+_LOOK_EVERY = 1.0
+_STARTS = 3
 _BUSY_SECONDS = 0.5
+_OBJECT_STORE_BYTES = 100 << 20
+_ADDRESS = re.compile(r"local|auto|\[?[\w.:-]+\]?:\d{1,5}")
+_AGAIN = "Nothing that was done is lost: run the same command again to resume."
 
 
-def join_on_ray(
-    work: Work, progress: Progress | None, *, address: str, workers: int | None = None, device: str = "auto"
-) -> None:
+class Cluster:
+    """A Ray, checked when it is named and connected for a `with` block.
+
+    A Ray that this process is connected to already is used as it is, and left so.
+
+    Args:
+        address: `local` starts one on this machine, which ends with the block; `auto` or HOST:PORT.
+        workers: number of actors; by default one per CPU, or per GPU where the device is one.
+        device: where each actor runs.
+    """
+
+    def __init__(self, address: str, workers: int | None = None, device: str = "auto") -> None:
+        if not _ADDRESS.fullmatch(address):
+            raise InputError(
+                f"`ray` {address!r} is not a valid address. Use local (starts Ray on this machine), auto (the Ray that "
+                "runs here, or that RAY_ADDRESS names) or HOST:PORT."
+            )
+        if device not in ("auto", "cpu", "cuda"):
+            raise InputError(f"`device` {device} is one of this machine. On Ray use auto, cpu or cuda.")
+        self._address, self._workers, self._device = address, workers, device
+
+    def __enter__(self) -> Cluster:
+        # Ray would report its use over the network.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+            import ray.data
+        except ImportError:
+            raise InputError("`ray` needs Ray: pip install 'deltaenergy[ray]'.") from None
+        self._ray, self._ours = ray, not ray.is_initialized()
+        if self._ours:
+            self._start()
+        try:
+            self._find_room()
+        except BaseException:
+            self.__exit__()
+            raise
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._head = host.strip("[]"), int(port)
+        self._answered = self._looked = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+    def _start(self) -> None:
+        settings: dict[str, Any] = {"address": self._address, "log_to_driver": False, "logging_level": "ERROR"}
+        attempts = 1
+        if self._address == "local":
+            # On the loopback address: no other machine can reach it.
+            settings |= {"num_cpus": self._workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            settings["object_store_memory"] = _OBJECT_STORE_BYTES
+            attempts = _STARTS
+        for attempt in range(attempts):
+            try:
+                self._ray.init(**settings)
+                return
+            except Exception as error:  # a bare one says that Ray was not up in time, as on a busy machine
+                self._ray.shutdown()
+                if attempt == attempts - 1:
+                    raise InputError(
+                        f"There is no Ray at `ray` {self._address}, or it does not start: {_first_line(error)}"
+                    ) from error
+
+    def _find_room(self) -> None:
+        """Decide where each actor runs, and how many there are: as many as fit by default."""
+        resources = self._ray.cluster_resources()
+        gpus = 0 if self._device == "cpu" else int(resources.get("GPU", 0))
+        if self._device == "cuda" and not gpus:
+            raise InputError("`device` cuda: no machine of this Ray has a GPU. Use cpu.")
+        room = gpus or int(resources.get("CPU", 0))
+        if self._workers is not None and self._workers > room:
+            raise InputError(f"`workers` {self._workers}: this Ray has only {room} {'GPUs' if gpus else 'CPUs'}.")
+        self._device, self._actors = "cuda" if gpus else "cpu", self._workers or max(room, 1)
+
+    def map(self, rows: Iterable[dict[str, Any]], actor: type, *arguments: Any) -> Iterator[dict[str, Any]]:
+        """Have actors called with each row, and give their answers as they come; rows are kept by Ray.
+
+        An actor is made with the arguments and its device.
+        """
+        import pyarrow as pa
+
+        ray = self._ray
+        references = [ray.put(pa.Table.from_pylist([row])) for row in rows]
+        if not references:
+            return
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what is wrong is said here
+        needs = {"num_cpus": 0, "num_gpus": 1} if self._device == "cuda" else {"num_cpus": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray means to give the two limits other names
+            answers = ray.data.from_arrow_refs(references).map(
+                actor,
+                fn_constructor_args=[*arguments, self._device],
+                compute=ray.data.ActorPoolStrategy(size=min(self._actors, len(references))),
+                max_restarts=-1,
+                max_task_retries=MOST_RETRIES,
+                **needs,
+            )
+        try:
+            for answer in self._watched(answers):
+                raise_error(answer)
+                yield answer
+        except ray.exceptions.RayActorError as error:
+            raise ArtifactError(
+                f"A worker ended {MOST_RETRIES + 1} times in the same part, or its machine was lost (an image that "
+                f"needs more memory than there is?). {_AGAIN}"
+            ) from error
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise ArtifactError(f"Ray was lost: {_first_line(error)} {_AGAIN}") from error
+
+    def _watched(self, answers: Any) -> Iterator[dict[str, Any]]:
+        """The answers, which another thread waits for, while this one looks whether the cluster is alive."""
+        arrived: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(maxsize=8)
+
+        def wait() -> None:
+            try:
+                for answer in answers.iter_rows():
+                    arrived.put(answer)
+                arrived.put(None)
+            except BaseException as error:
+                arrived.put(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+        while True:
+            self._check_alive()
+            try:
+                found = arrived.get(timeout=_LOOK_EVERY)
+            except queue.Empty:
+                continue
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+
+    def _check_alive(self) -> None:
+        """Raise `ArtifactError` if the head of the cluster has not answered for too long."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return
+        self._looked = now
+        try:
+            socket.create_connection(self._head, timeout=_LOOK_EVERY).close()
+            self._answered = now
+        except OSError:
+            if now - self._answered > PATIENCE:
+                raise ArtifactError(f"The head of Ray does not answer: it is gone. {_AGAIN}") from None
+
+
+def join_on_ray(work: Work, progress: Progress | None, *, cluster: Cluster) -> None:
     """Have the planned shards encoded on a cluster, whose machines must see the images, the model and the store."""
-    settings, so_far = worker_settings(work), ShardProgress(work, progress)
-    with connected(address, workers) as cluster:
-        device, actors = cluster.room(device, workers)
-        settings |= {"device": device}
-        shards = [cluster.put({"shard": position}) for position in range(len(work.plan.shards))]
-        for row in cluster.map(shards, ShardTask, settings, device=device, actors=actors):
+    settings, so_far = worker_settings(work), work.counting(progress)
+    rows = ({"shard": position} for position in range(len(work.plan.shards)))
+    with cluster:
+        for row in cluster.map(rows, ShardActor, settings):
             so_far(row["shard"], work.plan.shards[row["shard"]].images, True)
 
 
-class ShardTask:
-    """An actor: sees to it that one planned shard after the other is finished."""
+class ShardActor:
+    """Sees to it that one planned shard after the other is finished."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
+    def __init__(self, settings: dict[str, Any], device: str) -> None:
+        self._settings, self._device = settings, device
         self._joiner: Joiner | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         with answering(row) as answer:
             if self._joiner is None:
-                _use_one_core(self._settings["device"])
-                opened = open_work(self._settings)
+                _use_one_core(self._device)
+                opened = open_work(self._settings, self._device)
                 if opened is None:  # another run has finished the store
                     return answer
                 self._joiner = Joiner(*opened)
@@ -86,214 +242,105 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class RayScored:
-    """What `write_on_ray` did."""
+    """What `score_on_ray` did."""
 
     detector: Detector
     counts: Counts
     unreadable: list[Unreadable]
 
 
-def write_on_ray(
-    folder: str,
-    images: str | Sequence[str],
-    out: Path,
+def score_on_ray(
+    images: str | Path | Sequence[str],
+    detector: str | Path | None,
+    out: str | Path | None,
     *,
-    address: str = "local",
+    ray: str = "local",
     workers: int | None = None,
     top_k: int = 1,
     on: str | On = "auto",
 ) -> RayScored:
-    """Score images with the detector in `folder` on Ray, and write the table `out` when all parts are there."""
+    """Score images or a feature store on a Ray cluster; the table has the bytes that `score` writes.
+
+    A part is a shard of the store, or sixteen batches of images. This process writes the verdicts of each part, as they
+    come, to a hidden folder next to `out`; a run that ended early finds there what need not be done again. When all
+    parts are there, they are merged in order. The detector is sent to the actors; the images, or the store, and the
+    model must be within their reach.
+
+    Args:
+        images: paths or URLs of images, or of one feature store.
+        detector: a detector's folder. It must be given, as must `out`.
+        out: the table, FILE.csv, .jsonl, .parquet or .xlsx.
+        ray: `local` starts Ray on this machine, `auto` uses the running one, or HOST:PORT.
+        workers: number of actors; by default one per CPU, or per GPU where the device is one.
+        top_k: number of closest classes to report per image.
+        on: where actors run the model, and images per batch.
+    """
+    if detector is None:
+        raise InputError("`ray` needs `detector`: each process loads it.")
+    if out is None or names_fiftyone(out):
+        raise InputError("`ray` needs `out`: a file .csv, .jsonl, .parquet or .xlsx for the verdicts.")
+    check_table(out, "out")
+    if top_k < 1:
+        raise InputError(f"`top_k` must be at least 1, got {top_k!r}.")
     on = On.of(on)
-    # This process only reads it; the device is the workers'.
-    loaded = DetectorSource.of(folder, replace(on, device="cpu"), "score").detector()
-    columns = verdict_columns(min(top_k, len(loaded.classifier.classes)))
+    cluster = Cluster(ray, workers, on.device)
+    # This process only reads the detector; the device is the workers'.
+    by = DetectorSource.of(detector, replace(on, device="cpu"), "score")
+    source = as_source(images)
+    parts = parts_of(source, WINDOW_BATCHES * on.batch_size)
+    loaded = by.detector()
+    check_has(source, loaded.score.needs | loaded.classifier.needs_to_predict, "This detector")
+    for store in stores_of(source):
+        store.check_model(loaded.classifier.model)
+    given = [images] if isinstance(images, str | Path) else images
+    working_folder = None if all(is_url(str(path)) for path in given) else str(Path.cwd())
+    actor = (_files_of(loaded), on.batch_size, top_k, working_folder)
     unreadable: list[Unreadable] = []
     rejected = 0
 
-    def rows() -> Iterator[list[dict[str, Any]]]:
+    def rows(tables: Iterable[pa.Table]) -> Iterator[list[dict[str, Any]]]:
         nonlocal rejected
-        for table, failed in parts:
-            unreadable.extend(failed)
-            some = table.to_pylist()
-            rejected += sum(row["is_ood"] for row in some)
-            yield some
+        for table in tables:
+            failed = table.filter(table["error"].is_valid()).to_pylist()
+            unreadable.extend(Unreadable(row["path"], row["error"]) for row in failed)
+            judged = table.filter(table["error"].is_null()).drop_columns(["error"]).to_pylist()
+            rejected += sum(row["is_ood"] for row in judged)
+            yield judged
 
-    with stage("Scoring on Ray") as progress:
-        scoring = score_on_ray(
-            loaded,
-            images,
-            out,
-            address=address,
-            workers=workers,
-            device=on.device,
-            batch_size=on.batch_size,
-            top_k=top_k,
-            progress=progress,
-        )
+    with stage("Scoring on Ray") as progress, _parts_folder(out, loaded, on.batch_size, top_k) as folder:
         try:
-            with scoring as parts:
-                written = write_table(out, rows(), columns)
+            names = score_parts(folder, parts, cluster, actor, progress)
+            columns = verdict_columns(min(top_k, len(loaded.classifier.classes)))
+            written = write_table(out, rows(_read_part(folder, name) for name in names), columns)
         except KeyboardInterrupt as stop:
             stop.add_note("The parts that are done are kept: run the same command again to resume.")
             raise
     return RayScored(loaded, Counts(written, rejected, len(unreadable)), unreadable)
 
 
-@contextlib.contextmanager
-def score_on_ray(
-    detector: Detector,
-    images: str | Path | Sequence[str],
-    out: str | Path,
-    *,
-    address: str = "local",
-    workers: int | None = None,
-    device: str = "auto",
-    batch_size: int = 32,
-    top_k: int = 1,
-    progress: Progress | None = None,
-) -> Iterator[Iterator[tuple[pa.Table, list[Unreadable]]]]:
-    """Score images or a feature store on a Ray cluster; gives the verdicts part by part, in order.
-
-    A part is a shard of the store, or sixteen batches of images. This process writes the verdicts of each part, as they
-    come, to a hidden folder next to `out`; a run that ended early finds there what need not be done again. The folder
-    is removed when the block ends well. The detector is sent to the actors; the images, or the store, and the model
-    must be within their reach. By default there is one actor per CPU, or per GPU where the device is one.
-    """
-    from deltaenergy.detector.saved import version_of
-
-    asked = [__version__, version_of(detector), detector.require_threshold().slack, batch_size, top_k]
-    place, name = os.path.split(str(out) if is_url(str(out)) else os.path.realpath(out))
-    given = [images] if isinstance(images, (str, Path)) else images
-    local = not all(is_url(str(path)) for path in given)
-    with tempfile.TemporaryDirectory() as saved:
-        detector.save(saved)
-        files = {path.name: path.read_bytes() for path in Path(saved).iterdir()}
-    task = ScoreTask(files, device, batch_size, top_k, str(Path.cwd()) if local else None)
-    source = as_source(images)
-    check_has(source, detector.score.needs | detector.classifier.needs_to_predict, "This detector")
-    parts: Iterator[ScorePart]
-    if isinstance(source, Store):
-        source.check_model(detector.classifier.model)
-        task = replace(task, store=source.folder.address, manifest=replace(source.manifest, shards=()))
-        parts = map(part_of_shard, count(), source.manifest.shards)
-    elif has_pixels(source):
-        parts = parts_of_images(image_stream(source), WINDOW_BATCHES * batch_size)
-    else:
-        raise InputError("`ray` takes images, or one feature store: score each store by itself.")
-    with _parts_folder(f"{place}/.deltaenergy-{name}-{hash_value(asked)}.parts") as folder:
-        names = score_parts(folder, task, parts, address, workers, progress)
-        yield (_read_part(folder, name) for name in names)
-
-
-@dataclass(frozen=True)
-class ScorePart:
-    """Some consecutive images: `content` is the record of a shard, or their list. The name says what they are."""
-
-    name: str
-    images: int
-    content: bytes
-
-
-def part_of_shard(position: int, record: ShardRecord) -> ScorePart:
-    name = f"{position:06d}-{hash_value([record.index_hash, record.features_hash])}.parquet"
-    return ScorePart(name, record.images, json.dumps(asdict(record)).encode())
-
-
-def parts_of_images(stream: ImageStream, size: int) -> Iterator[ScorePart]:
-    """The images, `size` at a time, listed as the parts are needed."""
-    images = iter(stream)
-    for position in count():
-        rows = [PlannedImage.of(item) for item in islice(images, size)]
-        if not rows:
-            return
-        if missing := next((row.id for row in rows if row.source is None), None):
-            raise InputError(f"The image {missing!r} is not a file, so other processes cannot read it.")
-        name = f"{position:06d}-{hash_value(rows)}.parquet"
-        yield ScorePart(name, len(rows), pack_rows(rows))
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    """What an actor must know to score parts; of a store its address and manifest, without the shards."""
-
-    detector: dict[str, bytes]
-    device: str
-    batch_size: int
-    top_k: int
-    working_folder: str | None
-    store: str | None = None
-    manifest: Manifest | None = None
-
-    def load(self) -> Detector:
-        from deltaenergy.detector.detector import Detector
-
-        _use_one_core(self.device)
-        if self.working_folder is not None:
-            try:
-                os.chdir(self.working_folder)  # where relative paths of images start
-            except OSError as error:
-                raise InputError(
-                    f"A worker cannot open the folder {self.working_folder}: {error.strerror}. Every machine of the "
-                    "cluster must see the images."
-                ) from error
-        with tempfile.TemporaryDirectory() as folder:
-            for name, data in self.detector.items():
-                (Path(folder) / name).write_bytes(data)
-            return Detector.load(folder, device=self.device).prepare()
-
-    def images(self, content: bytes) -> Source:
-        if self.store is None or self.manifest is None:
-            rows = unpack_rows(content)
-            return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])
-        manifest = replace(self.manifest, shards=(ShardRecord(**json.loads(content)),))
-        return Store(open_folder(self.store), manifest)
-
-
-class ScoreActor:
-    """An actor: loads the detector once, and gives the verdicts of one part after the other as a Parquet file."""
-
-    def __init__(self, task: ScoreTask) -> None:
-        self._task = task
-        self._detector: Detector | None = None
-
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        task = self._task
-        with answering({"name": row["name"], "images": row["images"], "verdicts": b""}) as answer:
-            self._detector = self._detector or task.load()
-            stream = self._detector.stream(
-                task.images(row["content"]), top_k=task.top_k, batch_size=task.batch_size, progress=lambda *_: None
-            )
-            sink = pa.BufferOutputStream()
-            pq.write_table(pa.concat_tables(with_errors(verdicts) for verdicts in stream.batches()), sink)
-            answer["verdicts"] = sink.getvalue().to_pybytes()
-        return answer
-
-
 def score_parts(
-    folder: StoreFolder,
-    task: ScoreTask,
-    parts: Iterator[ScorePart],
-    address: str,
-    workers: int | None,
+    folder: LocalFolder,
+    parts: Iterable[SourcePart],
+    cluster: Cluster,
+    actor: tuple[Any, ...],
     progress: Progress | None,
 ) -> list[str]:
-    """See to it that every part has its file, and give their names in order. Their contents are kept by Ray."""
-    present, names, left = folder.sizes(), [], []
+    """See to it that every part has its file, and give their names in order. An actor is made with `actor`."""
+    present, names = folder.sizes(), list[str]()
     done = total = 0
-    with connected(address, workers) as cluster:
-        device, actors = cluster.room(task.device, workers)
-        for part in parts:
-            names.append(part.name)
+
+    def left() -> Iterator[dict[str, Any]]:
+        nonlocal done, total
+        for position, part in enumerate(parts):
+            names.append(f"{position:06d}-{part.version}.parquet")
             total += part.images
-            if part.name in present:
+            if names[-1] in present:
                 done += part.images
             else:
-                left.append(cluster.put(asdict(part)))
-        for row in cluster.map(left, ScoreActor, replace(task, device=device), device=device, actors=actors):
+                yield {"name": names[-1], "images": part.images, "content": part.content}
+
+    with cluster:
+        for row in cluster.map(left(), ScoreActor, *actor):
             folder.put(row["name"], row["verdicts"])
             done += row["images"]
             if progress is not None:
@@ -301,33 +348,90 @@ def score_parts(
     return names
 
 
-def _read_part(folder: StoreFolder, name: str) -> tuple[pa.Table, list[Unreadable]]:
-    """The verdicts of a part, and the images that have none."""
+class ScoreActor:
+    """Loads the detector once, and gives the verdicts of one part after the other as a Parquet file.
+
+    The detector comes as its files; relative paths start at `working_folder`.
+    """
+
+    def __init__(
+        self, files: dict[str, bytes], batch_size: int, top_k: int, working_folder: str | None, device: str
+    ) -> None:
+        self._files, self._batch_size, self._top_k = files, batch_size, top_k
+        self._working_folder, self._device = working_folder, device
+        self._detector: Detector | None = None
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with answering({"name": row["name"], "images": row["images"], "verdicts": b""}) as answer:
+            self._detector = self._detector or self._load()
+            stream = self._detector.stream(
+                open_part(row["content"]), top_k=self._top_k, batch_size=self._batch_size, progress=lambda *_: None
+            )
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.concat_tables(with_errors(verdicts) for verdicts in stream.batches()), sink)
+            answer["verdicts"] = sink.getvalue().to_pybytes()
+        return answer
+
+    def _load(self) -> Detector:
+        from deltaenergy.detector.detector import Detector
+
+        _use_one_core(self._device)
+        if self._working_folder is not None:
+            try:
+                os.chdir(self._working_folder)
+            except OSError as error:
+                raise InputError(
+                    f"A worker cannot open the folder {self._working_folder}: {error.strerror}. Every machine of the "
+                    "cluster must see the images."
+                ) from error
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in self._files.items():
+                (Path(folder) / name).write_bytes(data)
+            return Detector.load(folder, device=self._device).prepare()
+
+
+def _files_of(detector: Detector) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        detector.save(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _read_part(folder: LocalFolder, name: str) -> pa.Table:
+    """The verdicts of a part, with the column `error`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(pa.BufferReader(folder.read(name)))
-        failed = table.filter(table["error"].is_valid()).select(["path", "error"]).to_pylist()
+        table.select(["path", "error"])
     except (OSError, pa.ArrowException, KeyError) as error:
         path = folder.full_name(name)
         raise ArtifactError(f"{path} cannot be read: {error}. Remove it, and run the same command again.") from error
-    unreadable = [Unreadable(row["path"], row["error"]) for row in failed]
-    return table.filter(table["error"].is_null()).drop_columns(["error"]), unreadable
+    return table
 
 
 @contextlib.contextmanager
-def _parts_folder(path: str) -> Iterator[StoreFolder]:
-    """A folder of ours, which is removed if the block ends well. On a disk, only one run may use it."""
-    folder = open_folder(path)
-    with contextlib.nullcontext() if folder.is_remote else lock_folder(folder.path):
+def _parts_folder(out: str | Path, detector: Detector, batch_size: int, top_k: int) -> Iterator[LocalFolder]:
+    """A folder of ours next to `out`, removed if the block ends well. Only one run may use it."""
+    from deltaenergy.detector.saved import version_of
+
+    asked = [__version__, version_of(detector), detector.require_threshold().slack, batch_size, top_k]
+    table = Path(os.path.realpath(out))
+    folder = LocalFolder(table.with_name(f".deltaenergy-{table.name}-{hash_value(asked)}.parts"))
+    with lock_folder(folder.path):
         folder.tidy()
         yield folder
         for name in folder.sizes():
             folder.delete(name)
-    if not folder.is_remote:
-        with contextlib.suppress(OSError):
-            Path(folder.path).rmdir()
+    with contextlib.suppress(OSError):
+        folder.path.rmdir()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _use_one_core(device: str) -> None:

@@ -3,8 +3,8 @@
     build_store(model, "photos/", "photos.store", workers=4)
     deltaenergy features photos/ --out photos.store --workers 4
 
-A worker reads its settings from standard input, and writes what it has finished to standard output, a line of JSON
-each. When its input ends, because the process that started it has ended, it ends at once. One that dies is replaced.
+A worker reads its settings from standard input, and prints what it has finished, a line each. When its input ends,
+because the process that started it has ended, it ends at once. One that dies is replaced.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deltaenergy import errors
 from deltaenergy.core.progress import Progress
-from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, explain_os_error
 from deltaenergy.store.store import Store
-from deltaenergy.store.writer import ShardProgress, Work, join_here
+from deltaenergy.store.writer import Work, join_here
 
 # Workers that died one after the other without a shard being finished: one more would die as well.
 MOST_DEATHS = 3
+# What an answer begins with, among what else a worker prints.
+_ANSWER = "deltaenergy: "
+
+Events: TypeAlias = "queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]"
 
 
 def join_with_workers(work: Work, progress: Progress | None, *, count: int, device: str = "auto") -> None:
@@ -37,14 +41,14 @@ def join_with_workers(work: Work, progress: Progress | None, *, count: int, devi
     count = min(count, len(work.plan.shards))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     settings |= {"device": device, "threads": max(1, cores // count), "step": count}
-    events: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
-    so_far = ShardProgress(work, progress)
+    events: Events = queue.SimpleQueue()
+    so_far = work.counting(progress)
     workers = [_Worker({**settings, "first": first}, events) for first in range(count)]
     deaths = 0
     try:
         while workers:
-            worker, said = events.get()
-            if said is None:
+            worker, answer = events.get()
+            if answer is None:
                 workers.remove(worker)
                 if (death := worker.death()) is not None:
                     deaths += 1
@@ -55,11 +59,10 @@ def join_with_workers(work: Work, progress: Progress | None, *, count: int, devi
                             "has so far is whole: run again to resume."
                         )
                     workers.append(_Worker(worker.settings, events))
-            elif "error" in said:
-                raise getattr(errors, said["kind"], DeltaEnergyError)(said["error"])
             else:
-                so_far(**said)
-                deaths = 0 if said["finished"] else deaths
+                raise_error(answer)
+                so_far(answer["shard"], answer["images"], answer["finished"])
+                deaths = 0 if answer["finished"] else deaths
     finally:
         for worker in workers:
             worker.kill()
@@ -78,37 +81,51 @@ def worker_settings(work: Work) -> dict[str, Any]:
     return {"store": work.folder.address, "model": model}
 
 
-def open_work(settings: dict[str, Any]) -> tuple[Work, Any] | None:
+def open_work(settings: dict[str, Any], device: str) -> tuple[Work, Any] | None:
     """The work that another process has planned, and the model for it; None if there is nothing left to do."""
     from deltaenergy.models.loading.load import load_recorded
 
     work = Work.at(settings["store"])
     if work is None:
         return None
-    model = load_recorded(settings["model"], settings["device"])
+    model = load_recorded(settings["model"], device)
     Store(work.folder, work.manifest).check_model(model)
     return work, model
 
 
-class _Worker:
-    """One process; what it says goes into a queue, and None when it has ended."""
+@contextlib.contextmanager
+def answering(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a process answers to the one that has it work: also the error, if it is the user's to fix."""
+    found: dict[str, Any] = {**answer, "error": None, "kind": None}
+    try:
+        yield found
+    except DeltaEnergyError as error:
+        found |= {"error": str(error), "kind": type(error).__name__}
+    except OSError as error:
+        found |= {"error": explain_os_error(error), "kind": "ArtifactError"}
 
-    def __init__(
-        self, settings: dict[str, Any], events: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]
-    ) -> None:
-        self.settings, self._events = settings, events
+
+def raise_error(answer: Mapping[str, Any]) -> None:
+    """Raise the error of an answer, if it has one."""
+    if answer.get("error") is not None:
+        raise getattr(errors, answer["kind"], ArtifactError)(answer["error"])
+
+
+class _Worker:
+    """One process. Its answers go into a queue, and None when it has ended; what else it prints is its last words."""
+
+    def __init__(self, settings: dict[str, Any], events: Events) -> None:
+        self.settings, self._events, self._last_words = settings, events, ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "deltaenergy.scale.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="backslashreplace",
         )
-        self._last_words: deque[str] = deque(maxlen=1)
-        self._listeners = [threading.Thread(target=listen, daemon=True) for listen in (self._listen, self._overhear)]
-        for listener in self._listeners:
-            listener.start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has died already, which is heard
             self._process.stdin.write(json.dumps(settings) + "\n")
@@ -116,45 +133,32 @@ class _Worker:
 
     def death(self) -> str | None:
         """How it died; None if it had done its work."""
-        self._listeners[1].join()
         code = self._process.wait()
         if code == 0:
             return None
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return " ".join([how, *self._last_words])
+        return f"{how} {self._last_words}".rstrip()
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for listener in self._listeners:
-            listener.join()
+        self._listener.join()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with contextlib.suppress(ValueError):  # it died in the middle of a line
-                self._events.put((self, json.loads(line)))
+            if line.startswith(_ANSWER):
+                with contextlib.suppress(ValueError):  # it died in the middle of a line
+                    self._events.put((self, json.loads(line.removeprefix(_ANSWER))))
+            else:
+                self._last_words = line.strip() or self._last_words
         self._events.put((self, None))
-
-    def _overhear(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            if line.strip():
-                self._last_words.append(line.strip())
 
 
 def main() -> None:
     """Work until no shard is left, or the input ends."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the process that started this one is interrupted as well, and decides
-    # Whatever else prints, the answers stay apart from it.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(values: dict[str, Any]) -> None:
-        print(json.dumps(values), file=answers, flush=True)
-
+    # The process that started this one is interrupted as well, and decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline() or "null")
     threading.Thread(target=_end_with_input, daemon=True).start()
     if settings is None:
@@ -162,14 +166,19 @@ def main() -> None:
     import torch
 
     def report(shard: int, images: int, finished: bool) -> None:
-        say({"shard": shard, "images": images, "finished": finished})
+        _say({"shard": shard, "images": images, "finished": finished})
 
-    try:
+    with answering({}) as end:
         torch.set_num_threads(settings["threads"])
-        if (opened := open_work(settings)) is not None:
+        if (opened := open_work(settings, settings["device"])) is not None:
             join_here(*opened, first=settings["first"], step=settings["step"], report=report)
-    except DeltaEnergyError as error:
-        say({"error": str(error), "kind": type(error).__name__})
+    if end["error"] is not None:
+        _say(end)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    """Write an answer, on a line of its own whatever else is printed."""
+    os.write(1, f"\n{_ANSWER}{json.dumps(answer)}\n".encode())
 
 
 def _end_with_input() -> None:

@@ -25,14 +25,14 @@ from torch.nn.functional import normalize
 
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Positive, PositiveShare, Range, Share
-from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
+from deltaenergy.scores.adaptive import ADAPTERS, Adapter, Memory, confident
 from deltaenergy.scores.neglabel import NegLabel, neglabel
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
 
-@register_adapter
+@ADAPTERS.register
 @dataclass(frozen=True)
 class AdaNeg(Adapter):
     """AdaNeg's settings."""

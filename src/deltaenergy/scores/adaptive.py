@@ -13,20 +13,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.registry import Registry
-from deltaenergy.core.specs import Count, Positive, build, parse
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.scores.negatives.mining import WordPool
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
-
-AdapterType = TypeVar("AdapterType", bound="type[Adapter]")
 
 
 class Memory(ABC):
@@ -62,24 +59,9 @@ class Adapter(WordPool, ABC):
 ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores")
 
 
-def register_adapter(cls: AdapterType) -> AdapterType:
-    """Class decorator: register `cls` under its `name`."""
-    ADAPTERS.add(cls.name, cls)
-    return cls
-
-
 def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
     """An adapter from its name and optional parameters: `make_adapter("adaneg(batch=1)")`."""
-    if isinstance(spec, Adapter):
-        if params:
-            raise InputError("Pass parameters with an adapter's name, not with an Adapter object.")
-        return spec
-    if not isinstance(spec, str):
-        raise InputError(f"adapter must be a name such as 'adaneg', or an Adapter, got {spec!r}.")
-    parts = parse(spec, "adapter")
-    if len(parts) != 1:
-        raise InputError(f"{spec!r} names {len(parts)} adapters: give one.")
-    return build(ADAPTERS.get(parts[0].name), parts[0], params)
+    return ADAPTERS.make(Adapter, spec, params)  # type: ignore[type-abstract]
 
 
 def confident(scores: torch.Tensor, threshold: float, gap: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -44,8 +44,8 @@ class ScoreInputs:
         pixels: preprocessed images (N, 3, H, W).
         outputs: of the classifier, for scores that use its own features or negatives.
         labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
-        compared: the features (N, D) that the classifier compares with its texts, if outputs were not kept; the same
-            tensor as `features` if it does not change them.
+        compared: the features (N, D) that the classifier compares with its texts, which stay if outputs are not kept;
+            the same tensor as `features` if it does not change them.
     """
 
     similarities: torch.Tensor
@@ -116,18 +116,17 @@ class Score(Settings):
 
     A subclass implements `compute`. A score with text features (mined negatives) implements `prepare`, a score that is
     fitted on ID data `learn`; both return tensors by name, which `compute` finds in `scorer.state` and which are saved
-    with a detector. `requires` is what it always needs; needs that depend on parameters go into the property `needs`.
+    with a detector.
     """
 
     kind: ClassVar[str] = "score"
-    requires: ClassVar[frozenset[Need]] = frozenset()
     # The tuning method whose classifiers it needs, if it is a method's own score.
     own_to: ClassVar[str | None] = None
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it needs beyond similarities."""
-        return self.requires
+        """What it needs beyond similarities: an attribute of the class, or a property if it depends on parameters."""
+        return frozenset()
 
     @property
     def needs_images(self) -> bool:
@@ -252,16 +251,14 @@ class FoldScorer(Scorer):
 
     @classmethod
     def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
-        first = scorers[0]
+        first, states = scorers[0], [scorer.state for scorer in scorers]
         common = {
-            name: tensor
-            for name, tensor in first.state.items()
-            if all(scorer.state[name] is tensor for scorer in scorers)
+            name: tensor for name, tensor in first.state.items() if all(state[name] is tensor for state in states)
         }
         learned = {
             f"{FOLD}{k}.{name}": tensor
-            for k, scorer in enumerate(scorers)
-            for name, tensor in scorer.state.items()
+            for k, state in enumerate(states)
+            for name, tensor in state.items()
             if name not in common
         }
         return cls(first.score, first.classifier, {**common, **learned}, True, tuple(scorers))
@@ -279,7 +276,7 @@ class FoldScorer(Scorer):
             raise InputError(f"What {score.spec!r} learned is not complete: a fold is missing.")
         first = score.bind(classifier, state={**common, **(folds[0] or {})})
         shared = {name: first.state[name] for name in common}
-        others = [replace(score.bind(classifier, state={**shared, **(fold or {})})) for fold in folds[1:]]
+        others = [score.bind(classifier, state={**shared, **(fold or {})}) for fold in folds[1:]]
         return cls.of([first, *others])
 
     def __reduce__(self) -> tuple[Any, ...]:

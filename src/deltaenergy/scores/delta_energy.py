@@ -164,7 +164,7 @@ class DeltaEnergy(Score):
     @property
     def needs(self) -> frozenset[Need]:
         """ID data, if the reset value is estimated on them."""
-        return self.requires | ({Need.ID_DATA} if self.reset == BACKGROUND else frozenset())
+        return frozenset({Need.ID_DATA} if self.reset == BACKGROUND else ())
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         if self.reset != BACKGROUND:

@@ -64,7 +64,7 @@ class DeltaEnergyWords(Score):
     summary = "log-odds of the classes against other names, plus the contrast of the best class with all"
     formula = "lse(s/T) − lse(w/T) + b·(s₁/τ − log mean over all other names of e^{cos/τ})"
     paper = "this project; b and τ measured on CLIP ViT-B/16 and lite, unmeasured on other models"
-    requires = frozenset({Need.FEATURES, Need.TEXTS})
+    needs = frozenset({Need.FEATURES, Need.TEXTS})
     words: str = ""
     tau: Positive = 0.1
     temperature: Positive | None = None

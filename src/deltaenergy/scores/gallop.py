@@ -29,7 +29,7 @@ class GallopScore(Score):
     formula = "max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k"
     paper = "Lafon et al., ECCV 2024"
     own_to = "gallop"
-    requires = frozenset({Need.PATCHES})
+    needs = frozenset({Need.PATCHES})
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         classifier = scorer.classifier

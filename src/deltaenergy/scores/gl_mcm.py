@@ -52,7 +52,7 @@ class GlMcm(Score):
     summary = "mcm on the whole image and on its best patch"
     formula = "max_k softmax(s/T)_k + λ · max_{p,k} softmax_k(u_p·t_k/T)"
     paper = "Miyai et al., IJCV 2025"
-    requires = frozenset({Need.PATCHES})
+    needs = frozenset({Need.PATCHES})
     temperature: Positive = 1.0
     weight: NonNegative = 1.0
 

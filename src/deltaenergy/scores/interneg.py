@@ -82,7 +82,7 @@ class InterNeg(WordPool, Score):
     summary = "neglabel's score on words farther from each class's images than the class name"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)), negatives with cos(w, μ_k) < cos(t_k, μ_k) for all k, farthest first"
     paper = "Xu et al., CVPR 2026 (textual half)"
-    requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
+    needs = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
     count: Count = 2000
     groups: Count = 5
     temperature: Positive = 0.01

@@ -73,7 +73,7 @@ class Knn(Score):
     summary = "nearness to the calibration images"
     formula = "−‖z − z_(k)‖ over the features of ID images"
     paper = "Sun et al., ICML 2022"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
     k: Count = 1
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:

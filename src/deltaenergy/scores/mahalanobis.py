@@ -77,7 +77,7 @@ class Mahalanobis(Score):
     summary = "nearness to the mean of a class, in units of the spread of ID images"
     formula = "−min_k (z − μ_k)ᵀ Σ⁻¹ (z − μ_k), μ and Σ of ID images, Σ shrunk"
     paper = "Lee et al., NeurIPS 2018"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """The means of classes with enough images, one for all others, and the root of Σ⁻¹."""

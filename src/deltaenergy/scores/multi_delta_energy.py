@@ -68,12 +68,12 @@ class MultiDeltaEnergy(Score):
     summary = "ΔEnergies at several temperatures, standardised on ID data and added"
     formula = "Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m"
     paper = "this project"
-    requires = frozenset({Need.ID_DATA})
+    needs = frozenset({Need.ID_DATA})
     taus: tuple[Positive, ...] = TAUS
     cs: tuple[Count, ...] = CS
 
-    def check(self) -> None:
-        """As many τ as c."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _check_lengths(taus=self.taus, cs=self.cs)
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:

@@ -87,7 +87,7 @@ class MinedScore(WordPool, Score):
     compared with the classifier's own text features.
     """
 
-    requires = frozenset({Need.FEATURES, Need.TEXTS})
+    needs = frozenset({Need.FEATURES, Need.TEXTS})
     imagenet: bool = False
     class_templates: Templates | Literal[""] = ""
     superclasses: str = ""

@@ -49,7 +49,7 @@ class NegPromptScore(Score):
     @property
     def needs(self) -> frozenset[Need]:
         """Also patches, with `local`."""
-        return frozenset({Need.PATCHES}) if self.local else self.requires
+        return frozenset({Need.PATCHES}) if self.local else frozenset()
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         classifier = scorer.classifier

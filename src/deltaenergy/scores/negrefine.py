@@ -83,7 +83,7 @@ class NegRefine(CspPool, NegLabel):
     summary = "csp on negatives without names and kinds of the classes, fair to images that show several things"
     formula = 'neglabel + w·max_{p,n} σ([cos(z, "p and n") − cos(z, n)]/T) over the 5 nearest classes and negatives'
     paper = "Ansari et al., ICCV 2025; WordNet instead of its language model"
-    requires = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
+    needs = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
     quantile: Share = 1.0
     weight: NonNegative = 2.0
     nearest: Count = 5

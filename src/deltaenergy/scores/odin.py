@@ -101,7 +101,7 @@ class Odin(Score):
     @property
     def needs(self) -> frozenset[Need]:
         """Pixels, if there is a step to take on them."""
-        return self.requires | ({Need.PIXELS} if self.epsilon > 0 else frozenset())
+        return frozenset({Need.PIXELS} if self.epsilon > 0 else ())
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         if self.epsilon == 0:

@@ -46,7 +46,7 @@ class ReAct(Score):
     summary = "energy after clipping feature entries at a percentile of ID entries"
     formula = "T · lse(s(min(z, b))/T), b = P-th percentile of ID feature entries"
     paper = "Sun et al., NeurIPS 2021"
-    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+    needs = frozenset({Need.FEATURES, Need.ID_DATA})
     percentile: Annotated[float, Range(0, 100, above=True)] = 90.0
     temperature: Positive = 0.01
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from deltaenergy.core.registry import Registry
-from deltaenergy.core.specs import Named, build, parse
-from deltaenergy.errors import InputError
 from deltaenergy.scores.base import Score
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
-ScoreType = TypeVar("ScoreType", bound="type[Score]")
 # The default: best in docs/tables/default_score.py on held-out tests, above mcm on CLIP and on `lite`, on near and far
 # unknowns. It is not fitted, so it needs no ID images, but a text tower for its words.
 DEFAULT_SCORE = "delta-energy+words"
@@ -40,12 +37,7 @@ def _check(name: str, cls: type[Score]) -> None:
 SCORES: Registry[type[Score]] = Registry(
     "score", package="deltaenergy.scores", group="deltaenergy.scores", check=_check
 )
-
-
-def register_score(cls: ScoreType) -> ScoreType:
-    """Class decorator: register `cls` under its `name`."""
-    SCORES.add(cls.name, cls)
-    return cls
+register_score = SCORES.register
 
 
 def list_scores() -> list[str]:
@@ -66,22 +58,7 @@ def make_score(spec: str | Score, **params: Any) -> Score:
     >>> make_score("delta-energy(tau=1, c=1)").spec
     'delta-energy(tau=1,c=1)'
     """
-    if isinstance(spec, Score):
-        if params:
-            raise InputError("Pass parameters with a score's name, not with a Score object.")
-        return spec
-    if not isinstance(spec, str):
-        raise InputError(f"score must be a name such as 'delta-energy', or a Score, got {spec!r}.")
-    part = _join(parse(spec, "score"))
-    return build(SCORES.get(part.name), part, params)
-
-
-def _join(parts: list[Named]) -> Named:
-    """One part: a plus is part of names such as `csp+delta-energy`, whose parameters come at the end."""
-    name = "+".join(part.name for part in parts)
-    if any(part.preset or part.params for part in parts[:-1]):
-        raise InputError(f"score {name!r} takes its parameters at the end: write {name}(parameter=value,…).")
-    return dataclasses.replace(parts[-1], name=name)
+    return SCORES.make(Score, spec, params)
 
 
 def default_score(model: Model) -> str:

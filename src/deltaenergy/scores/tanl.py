@@ -27,7 +27,7 @@ import torch
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Share
 from deltaenergy.models.base import require_towers
-from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
+from deltaenergy.scores.adaptive import ADAPTERS, Adapter, Memory, confident
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,7 +40,7 @@ RECENT_SCORES = 20_000
 THRESHOLDS = 100
 
 
-@register_adapter
+@ADAPTERS.register
 @dataclass(frozen=True)
 class Tanl(Adapter):
     """TANL's settings."""

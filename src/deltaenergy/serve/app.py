@@ -303,7 +303,7 @@ def _answer(predictor: Predictor, answers: list[ImageAnswer]) -> VerdictList:
         version=predictor.version,
         score=predictor.scorer.spec,
         threshold=None if predictor.detector is None else predictor.detector.threshold,
-        guarantee=guarantee_of(predictor.detector),
+        guarantee=predictor.guarantee,
         images=answers,
     )
 

@@ -32,7 +32,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.encoding import EncodedBatch, check_features
+from deltaenergy.models.encoding import EncodedBatch, check_features, encode_batch
 from deltaenergy.monitor import Monitor
 from deltaenergy.monitor.state import state_of, write_state
 from deltaenergy.scores.base import Score, Scorer
@@ -64,9 +64,12 @@ class Predictor:
     name: str | None = None
     version: str | None = None
     needs: frozenset[Need] = field(init=False)
+    # A sentence in every answer, which takes a millisecond to compute.
+    guarantee: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", self.classifier.needs_to_predict | self.scorer.score.needs)
+        object.__setattr__(self, "guarantee", guarantee_of(self.detector))
 
     @classmethod
     def of_detector(cls, name: str, detector: Detector) -> Predictor:
@@ -106,11 +109,12 @@ class Predictor:
         # Class names with a chosen score have no threshold.
         detector = self.detector or Detector(self.classifier, self.scorer.score)
         own, answers = detector.class_thresholds, []
-        for i, verdict in enumerate(detector.judge(scored)):
-            best = torch.topk(similarities[i], min(top_k[i], len(classes)))
+        best = torch.topk(similarities, min(max(top_k), len(classes)))
+        closest = zip(top_k, best.indices.tolist(), shares.gather(1, best.indices).tolist(), best.values.tolist())
+        for verdict, (count, *found) in zip(detector.judge(scored), closest):
             top = [
-                ClassConfidence(label=classes[k], confidence=float(shares[i, k]), similarity=similarity)
-                for k, similarity in zip(best.indices.tolist(), best.values.tolist())
+                ClassConfidence(label=classes[k], confidence=share, similarity=similarity)
+                for k, share, similarity in list(zip(*found))[:count]
             ]
             row = verdict.to_dict() | {"score": verdict.score if math.isfinite(verdict.score) else None}
             threshold = own.get(verdict.label, detector.threshold)
@@ -133,7 +137,7 @@ class Predictor:
         detector = Detector(self.classifier, self.scorer.score, state=self.scorer.state)
         items, count = [ImageItem(str(i), b"") for i in range(len(known))], len(known)
         values = {self.scorer.spec: np.array(known, np.float64)}
-        scored = Scored(items, [], np.zeros(count, np.int64), np.ones(count, np.float32), values)
+        scored = Scored(items, [], np.zeros((count, 1), np.int64), np.ones((count, 1), np.float32), values)
         return detector.calibrate_scored(scored, keep)
 
     def info(self) -> DetectorInfo:
@@ -147,7 +151,7 @@ class Predictor:
             method=self.classifier.method.spec,
             threshold=self.detector.threshold,
             keep=None if self.detector.guarantee is None else self.detector.guarantee.keep,
-            guarantee=guarantee_of(self.detector),
+            guarantee=self.guarantee,
             calibration_images=len(self.detector.calibration_scores),
             feature_dim=self.classifier.model.feature_dim,
             takes_features=self.takes_features,
@@ -455,14 +459,8 @@ def decode(data: bytes, model: TowerModel, most_pixels: int) -> Pixels:
 
 def encode(predictor: Predictor, images: Sequence[tuple[str, Pixels]]) -> EncodedBatch:
     """One pass of the tower for decoded images with their names."""
-    model = predictor.model
-    assert model is not None
-    pixels = torch.from_numpy(np.stack([one for _, one in images])).to(model.device)
-    with torch.inference_mode():
-        features, patches = (
-            model.image_and_patch_features(pixels) if predictor.patches else (model.image_features(pixels), None)
-        )
-    return EncodedBatch([ImageItem(name, b"") for name, _ in images], pixels, features, patches, [])
+    assert predictor.model is not None
+    return encode_batch(predictor.model, predictor.patches, [(ImageItem(name, b""), pixels) for name, pixels in images])
 
 
 def encode_and_predict(jobs: Sequence[Job]) -> list[ImageAnswer]:

@@ -1,9 +1,8 @@
-"""Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions), accuracy.
+"""Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions).
 
 Scores are larger for more in-distribution (ID) images; an image is kept when its score reaches the threshold.
 All ranking metrics are functions of how often each distinct score occurs in each group, so one sort serves them all,
-and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores;
-the plain functions are one-liners on it.
+and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores.
 
     AUROC        P(id > ood) + ½ P(id = ood)
     AUPR-in      Σ_t (recall_t − recall_{t−1}) · precision_t over falling thresholds, ID images positive
@@ -54,10 +53,10 @@ class RocCurve(NamedTuple):
 class RankedScores:
     """ID and OOD scores, sorted once. Takes 12 bytes per image: its score, and its rank in the other group."""
 
-    def __init__(self, id_scores: Any, ood_scores: Any) -> None:
-        self._ranks = Ranks(
-            Ranked(check_scores(id_scores, "id_scores")), Ranked(check_scores(ood_scores, "ood_scores"))
-        )
+    def __init__(self, id_scores: Any, ood_scores: Any, *, ordered: bool = False) -> None:
+        """With `ordered`, resamples have images in the order of the scores; else by falling score."""
+        groups = {"id_scores": id_scores, "ood_scores": ood_scores}
+        self._ranks = Ranks(*(Ranked(check_scores(scores, name), ordered=ordered) for name, scores in groups.items()))
 
     @property
     def levels(self) -> Array:
@@ -139,24 +138,9 @@ def auroc(id_scores: Any, ood_scores: Any) -> float:
     return RankedScores(id_scores, ood_scores).auroc()
 
 
-def aupr_in(id_scores: Any, ood_scores: Any) -> float:
-    """Average precision with ID images positive."""
-    return RankedScores(id_scores, ood_scores).aupr_in()
-
-
-def aupr_out(id_scores: Any, ood_scores: Any) -> float:
-    """Average precision with OOD images positive."""
-    return RankedScores(id_scores, ood_scores).aupr_out()
-
-
 def fpr(id_scores: Any, ood_scores: Any, rate: float = 0.95) -> float:
     """Share of OOD kept when at least `rate` of ID is kept: `fpr95`."""
     return RankedScores(id_scores, ood_scores).fpr(rate)
-
-
-def fpr_ood(id_scores: Any, ood_scores: Any, rate: float = 0.95) -> float:
-    """Share of ID rejected when at least `rate` of OOD is rejected: `fpr95_ood`."""
-    return RankedScores(id_scores, ood_scores).fpr_ood(rate)
 
 
 def paired_differences(
@@ -173,30 +157,19 @@ def paired_differences(
     Each is a pair (ID scores, OOD scores) of the same images in the same order: every resample uses the same images for
     both, so images that are hard for both do not widen the interval.
     """
-    one, other = (
-        Ranks(
-            Ranked(check_scores(id_scores, "id_scores"), ordered=True),
-            Ranked(check_scores(ood_scores, "ood_scores"), ordered=True),
-        )
-        for id_scores, ood_scores in (first, second)
-    )
-    n_id, n_ood = one.id.images, one.ood.images
-    if (n_id, n_ood) != (other.id.images, other.ood.images):
+    one, other = (RankedScores(*scores, ordered=True) for scores in (first, second))
+    if (one.n_id, one.n_ood) != (other.n_id, other.n_ood):
         raise InputError(
-            f"paired_differences compares scores of the same images, got {n_id} and {n_ood} against "
-            f"{other.id.images} and {other.ood.images}."
+            f"paired_differences compares scores of the same images, got {one.n_id} and {one.n_ood} against "
+            f"{other.n_id} and {other.n_ood}."
         )
     drawn: dict[str, list[Array]] = {}
-    for ids, oods in _resamples(n_id, n_ood, resamples, seed):
-        before, after = (ranks.resampled(ids, oods).metrics(rate) for ranks in (one, other))
+    for ids, oods in _resamples(one.n_id, one.n_ood, resamples, seed):
+        before, after = (scores._ranks.resampled(ids, oods).metrics(rate) for scores in (one, other))
         for name in before:
             drawn.setdefault(name, []).append(after[name] - before[name])
-    start_value, end_value = (ranks.unresampled().metrics(rate) for ranks in (one, other))
-    result = {}
-    for name, blocks in drawn.items():
-        value = float(end_value[name][0] - start_value[name][0])
-        result[name] = _estimate(value, blocks, confidence)
-    return result
+    start, end = one.metrics(rate), other.metrics(rate)
+    return {name: _estimate(end[name] - start[name], blocks, confidence) for name, blocks in drawn.items()}
 
 
 def paired_mean_difference(
@@ -211,21 +184,6 @@ def paired_mean_difference(
         weighted_sums(draw(len(change), rows, rng), change) / len(change) for rows in _blocks(len(change), resamples)
     ]
     return _estimate(float(change.mean()), means, confidence)
-
-
-def accuracy(predicted: Any, labels: Any) -> float:
-    """Share of images whose predicted class is their label."""
-    return accuracy_estimate(predicted, labels).value
-
-
-def accuracy_estimate(predicted: Any, labels: Any, *, confidence: float = 0.95) -> Estimate:
-    """Accuracy with its Wilson score interval, which stays valid at 0 and at 100%, where the bootstrap collapses."""
-    guesses, truth = _as_array(predicted), _as_array(labels)
-    if guesses.shape != truth.shape or guesses.ndim != 1:
-        raise InputError(f"predicted and labels must be lists of one length, got {guesses.shape} and {truth.shape}.")
-    if not len(guesses):
-        raise InputError("accuracy needs at least one labelled image.")
-    return proportion_estimate(int((guesses == truth).sum()), len(guesses), confidence=confidence)
 
 
 def proportion_estimate(successes: int, total: int, *, confidence: float = 0.95) -> Estimate:

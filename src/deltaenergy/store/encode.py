@@ -130,24 +130,23 @@ class ShardEncoder:
         import pyarrow as pa
 
         old, old_arrays = read_arrays(self._store.folder, self._store.manifest.shards[position])
-        rows, new = old.to_pylist(), iter(index.to_pylist())
-        changed = []
+        # Old rows and new ones, and which of them the shard will have, None for what is taken out.
+        rows, result = old.to_pylist() + index.to_pylist(), list[int | None](range(len(old)))
+        new = iter(range(len(old), len(rows)))
         for image in images:
             assert image.row is not None
             if image.keeps:
                 rows[image.row] |= {"label": image.label, "domain": image.domain}
-            elif image.stamp is not None:
-                rows[image.row] = next(new)
-                changed.append(image.row)
-        removed = {image.row for image in images if image.stamp is None}
-        kept = [row for row in range(len(rows)) if row not in removed]
+            else:
+                result[image.row] = None if image.stamp is None else next(new)
+        kept = [row for row in result if row is not None]
         for kind, array in old_arrays.items():
             shape = max(array.shape[1:], arrays[kind].shape[1:])
-            whole = np.zeros((len(rows), *shape), array.dtype)
-            for where, numbers in ((slice(None), array), (changed, arrays[kind])):
+            both = np.zeros((len(rows), *shape), array.dtype)
+            for where, numbers in ((slice(len(old)), array), (slice(len(old), None), arrays[kind])):
                 if numbers.shape[1:] == shape:
-                    whole[where] = numbers
-            arrays[kind] = whole[kept]
+                    both[where] = numbers
+            arrays[kind] = both[kept]
         return pa.Table.from_pylist([rows[row] for row in kept], old.schema), arrays
 
     def _item(self, image: PlannedImage) -> ImageItem:

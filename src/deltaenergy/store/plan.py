@@ -1,7 +1,7 @@
 """The plan of a run: which images each new shard will have, fixed before the first is encoded.
 
     .deltaenergy-plan/plan.json           the shards, and the manifest that the plan was made for
-    .deltaenergy-plan/rows-<hash>.arrow   the images of a shard
+    .deltaenergy-plan/rows-<hash>.json.z  the images of a shard
     .deltaenergy-plan/00012-1.json        the record of a shard that is finished
     .deltaenergy-plan/00012-1.lock        held by the process that encodes the shard
 
@@ -13,10 +13,12 @@ file name for different images, because a plan that is given up takes its versio
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -29,12 +31,12 @@ from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_bytes, json_with_checksum
 from deltaenergy.files.reading import parse_json
 from deltaenergy.store.folder import StoreFolder
-from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest, shard_name
+from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest
 
 FOLDER = ".deltaenergy-plan"
 PLAN = f"{FOLDER}/plan.json"
-FORMAT = "deltaenergy plan 2"
-_OURS = re.compile(r"plan\.json|rows-[0-9a-f]{32}\.arrow|\d{5,}-\d+\.(?:json|lock)")
+FORMAT = "deltaenergy plan 3"
+_OURS = re.compile(r"plan\.json|rows-[0-9a-f]{32}\.json\.z|\d{5,}-\d+\.(?:json|lock)")
 
 
 class PlannedImage(NamedTuple):
@@ -75,7 +77,7 @@ class PlannedShard:
     @property
     def rows_file(self) -> str:
         """The file that lists its images: two runs never write different lists under one name."""
-        return f"{FOLDER}/rows-{self.rows}.arrow"
+        return f"{FOLDER}/rows-{self.rows}.json.z"
 
 
 @dataclass(frozen=True)
@@ -247,12 +249,8 @@ def in_use(folder: StoreFolder) -> bool:
     return False
 
 
-def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> None:
-    """Remove a plan that is over, `plan.json` first, and the shards that it left unfinished."""
-    if plan is not None:
-        planned = {shard_name(shard.number, shard.version) for shard in plan.shards}
-        for name in (planned - {record.name for record in manifest.shards}) & folder.sizes().keys():
-            folder.delete(name)
+def remove_plan(folder: StoreFolder) -> None:
+    """Remove a plan that is over, `plan.json` first."""
     folder.delete(PLAN)
     for name in folder.sizes(FOLDER):
         if _OURS.fullmatch(name):
@@ -261,24 +259,13 @@ def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> N
 
 
 def pack_rows(images: Sequence[PlannedImage]) -> bytes:
-    """A list of images as an Arrow file."""
-    import pyarrow as pa
-
-    kinds = {"row": pa.int32(), "keeps": pa.bool_()}
-    columns = pa.schema([(name, kinds.get(name, pa.string())) for name in PlannedImage._fields])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, columns, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(pa.record_batch(list(zip(*images)), schema=columns))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    """A list of images as compressed JSON."""
+    return zlib.compress(json.dumps(images).encode())
 
 
 def unpack_rows(data: bytes) -> list[PlannedImage]:
     """The list in a file that `pack_rows` made."""
-    import pyarrow as pa
-
-    columns = pa.ipc.open_file(data).read_all().columns
-    return list(map(PlannedImage._make, zip(*(column.to_pylist() for column in columns))))
+    return [PlannedImage(*image) for image in json.loads(zlib.decompress(data))]
 
 
 def _read_checked(folder: StoreFolder, name: str, checks: dict[str, schema.Check]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class ShardRecord:
 
     @property
     def name(self) -> str:
-        return shard_name(self.number, self.version)
+        return f"{self.number:05d}-{self.version}.arrow"
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,16 @@ class Manifest:
     version: _Count
     shards: Annotated[tuple[ShardRecord, ...], schema.list_of(schema.record(schema.checks_of(ShardRecord)))]
 
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Manifest:
+        """From its entries as JSON has them."""
+        return cls(**{**values, "shards": tuple(ShardRecord(**shard) for shard in values["shards"])})
+
     def to_bytes(self) -> bytes:
         return json_with_checksum({"format": FORMAT, **asdict(self)})
 
 
 _ENTRIES = schema.record({"format": schema.text(), **schema.checks_of(Manifest), CHECKSUM: schema.text()})
-
-
-def shard_name(number: int, version: int) -> str:
-    return f"{number:05d}-{version}.arrow"
 
 
 def is_store(path: object) -> bool:
@@ -127,9 +128,7 @@ def read_manifest(folder: StoreFolder) -> tuple[Manifest, bytes]:
         )
     check_bytes(data, path)
     _ENTRIES(values, schema.Where(path))
-    shards = tuple(ShardRecord(**shard) for shard in values["shards"])
-    known = {name: values[name] for name in values if name not in ("format", CHECKSUM)}
-    return Manifest(**{**known, "shards": shards}), data
+    return Manifest.of({name: values[name] for name in values if name not in ("format", CHECKSUM)}), data
 
 
 def pack_shard(number: int, version: int, held: int, index: pa.Table, arrays: Arrays) -> tuple[ShardRecord, pa.Buffer]:

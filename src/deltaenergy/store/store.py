@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -213,9 +213,8 @@ class Store(HasRepr):
     def shard_items(self, position: int) -> list[ImageItem]:
         """The images of a shard that have features."""
         index = self._index_of(self.manifest.shards[position])
-        readable = index["error"].is_null()
-        rows = np.arange(self._ends[position], self._ends[position + 1])[readable.to_numpy()]
-        return self.items_at(rows, index.filter(readable))
+        rows = np.arange(self._ends[position], self._ends[position + 1])
+        return [item for item in self.items_at(rows, index) if item.problem is None]
 
     def readable_items(self) -> Iterator[ImageItem]:
         """The images that have features; those of a shard at a time are held."""
@@ -323,6 +322,59 @@ class Store(HasRepr):
                     "out such rows, as store.readable does."
                 )
         return arrays[kind]
+
+
+class StoredItems(Sequence[ImageItem]):
+    """The images of a store that have features, in order. They are looked up on demand: none is held.
+
+    Attributes:
+        store: the store.
+        label_names: the labels that occur, in order of first appearance.
+        label_codes: for each image the position of its label there, −1 where it has none.
+        unreadable: how many images of the store have no features.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.unreadable = sum(record.unreadable for record in store.manifest.shards)
+        self._ends = np.cumsum([0, *(record.images - record.unreadable for record in store.manifest.shards)])
+        self._last: tuple[int, list[ImageItem]] = -1, []
+        codes: dict[str | None, int] = {None: -1}
+        found = [
+            np.array([codes.setdefault(label, len(codes) - 1) for label in labels], np.int32)
+            for labels in self._column("label")
+        ]
+        self.label_codes: npt.NDArray[np.int32] = np.concatenate([np.zeros(0, np.int32), *found])
+        self.label_names = [label for label in codes if label is not None]
+
+    def id_hashes(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The hash of each image's id, to see whether another set has an image of that name."""
+        return (np.array(list(map(hash, ids)), np.int64) for ids in self._column("id"))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> ImageItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ImageItem]: ...
+    def __getitem__(self, index: int | slice) -> ImageItem | list[ImageItem]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = range(len(self))[index]  # also counts from the end, and raises if it is out of range
+        shard = int(np.searchsorted(self._ends, row, side="right")) - 1
+        if self._last[0] != shard:
+            self._last = shard, self.store.shard_items(shard)
+        return self._last[1][row - int(self._ends[shard])]
+
+    def __iter__(self) -> Iterator[ImageItem]:
+        return self.store.readable_items()
+
+    def _column(self, name: str) -> Iterator[list[str | None]]:
+        """The values of an index column for these images, by shard."""
+        for record in self.store.manifest.shards:
+            index = read_index(self.store.folder, record)
+            yield index[name].filter(index["error"].is_null()).to_pylist()
 
 
 def verify_store(path: str | Path) -> Store:

@@ -13,7 +13,6 @@ import os
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -58,7 +57,7 @@ from deltaenergy.store.store import Store
 LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
 # A ViT-B/16 has 196 patches: 128 images of them take 50 MB in float32.
 MOST_SHARD_WITH_PATCHES = 128
-_SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")
+_SHARD_FILE = re.compile(r"\d{5,}-(\d+)\.arrow")
 _POLL_SECONDS = 0.2
 # For workers whose own shards were finished already, so they do not know how long one takes.
 _LEAST_WAIT_SECONDS = 2.0
@@ -107,6 +106,20 @@ class Work:
         plan = read_plan(folder)
         return cls(folder, manifest, data, plan) if plan is not None and plan.is_for(data) else None
 
+    def counting(self, progress: Progress | None) -> Report:
+        """A report by which `progress` is told how many of all images are done, in whatever order shards are."""
+        by_shard: dict[int, int] = {}
+        done = self.total - self.images
+
+        def report(shard: int, images: int, finished: bool) -> None:
+            nonlocal done
+            done += images - by_shard.get(shard, 0)
+            by_shard[shard] = images
+            if progress is not None:
+                progress(min(done, self.total), self.total)
+
+        return report
+
 
 # Sees to it that all planned shards are finished.
 Join = Callable[[Work, Progress | None], None]
@@ -124,7 +137,7 @@ def fill_store(
 ) -> Store:
     """Encode the images of a stream into the store at `out`, in memory that does not grow with them.
 
-    `join` has the planned shards encoded; by default this process does.
+    `join` has the planned shards encoded; by default this process does, with the other tasks of its Slurm array.
     """
     try:
         if b"\0" in os.fsencode(out):
@@ -136,22 +149,33 @@ def fill_store(
         work = prepare(folder, model, stream, settings, retry_unreadable)
         if work is not None:
             if join is None:
-                join_here(work, model, report=ShardProgress(work, progress))
+                first, step = place_in_array()
+                join_here(work, model, first=first, step=step, report=work.counting(progress))
             else:
                 join(work, progress)
             finish(work)
     return Store.open(out)
 
 
+def place_in_array() -> tuple[int | None, int]:
+    """The number of this task among those of a Slurm array, or among the processes of `srun`: (number, how many)."""
+    for number, first, count in (
+        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
+        ("SLURM_PROCID", "", "SLURM_NTASKS"),
+    ):
+        values = [os.environ.get(name, "0") for name in (number, first, count)]
+        if all(value.isdigit() for value in values) and int(values[2]) > 1:
+            return (int(values[0]) - int(values[1])) % int(values[2]), int(values[2])
+    return None, 1
+
+
 def prepare(
     folder: StoreFolder, model: EncodesImages, stream: ImageStream, settings: StoreSettings, retry_unreadable: bool
 ) -> Work | None:
     """The plan that is there, if it is of the same images, or a new one; None if nothing is to be done."""
-    known, plan = _open(folder, model, settings), None
-    if known is not None:
-        plan = _clean(folder, *known)
-        if found := find_damage(folder, known[0].shards):
-            raise damaged(folder, found)
+    known = _open(folder, model, settings)
+    if known is not None and (found := find_damage(folder, known[0].shards)):
+        raise damaged(folder, found)
     changes = Changes(stream, folder, known[0].shards if known else (), retry_unreadable)
     new_images = changes.new_images()
     if known is None:
@@ -159,8 +183,8 @@ def prepare(
         first = list(islice(new_images, MOST_SHARD * SHARDS))
         new_images = chain(first, new_images)
         known = _create(folder, model, settings, len(first))
-        plan = _clean(folder, *known)
     manifest, data = known
+    plan = _clean(folder, manifest, data)
     theirs = {shard.rows_file for shard in plan.shards} if plan else None
 
     def put(name: str, rows: bytes) -> None:
@@ -177,7 +201,7 @@ def prepare(
     elif not drawn.shards:
         if not manifest.complete:
             folder.replace(MANIFEST, replace(manifest, complete=True).to_bytes(), data)
-        remove_plan(folder, None, manifest)
+        remove_plan(folder)
         return None
     elif put_plan(folder, drawn):
         if folder.read(MANIFEST) == data:
@@ -238,29 +262,24 @@ def join_here(
     second finds it finished.
     """
     joiner, shards = Joiner(work, model), range(len(work.plan.shards))
-    alone = first is None and not work.folder.is_remote
-    own = list(shards) if alone else [] if first is None else list(shards[first::step])
+    own = shards[:0] if work.folder.is_remote else shards
+    if first is not None:
+        own = shards[first::step]
     rest, order = sorted(set(shards).difference(own)), random.Random(first)
     order.shuffle(rest)
-    longest = 0.0
+    longest = _LEAST_WAIT_SECONDS
     for position in own:
         began = time.monotonic()
-        if joiner.take(position, report):
-            longest = max(longest, time.monotonic() - began)
-        else:
+        if not joiner.take(position, report):
             rest.append(position)
+        longest = max(longest, time.monotonic() - began)
     if work.folder.is_remote and first is not None:
-        _help_without_locks(work, joiner, step, max(longest, _LEAST_WAIT_SECONDS), order)
-    waiting, busy = deque(rest), 0
-    while waiting:
-        position = waiting.popleft()
-        if joiner.take(position, report):
-            busy = 0
-            continue
-        waiting.append(position)
-        busy += 1
-        if busy >= len(waiting):
+        _help_without_locks(work, joiner, step, longest, order)
+    while rest:
+        busy = [position for position in rest if not joiner.take(position, report)]
+        if busy == rest:
             time.sleep(_POLL_SECONDS)
+        rest = busy
 
 
 def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float, order: random.Random) -> None:
@@ -301,7 +320,7 @@ def finish(work: Work) -> None:
         manifest = merged(work.manifest, plan, records.values(), complete=True)
         data = manifest.to_bytes()
         if folder.replace(MANIFEST, data, work.data) or folder.read(MANIFEST) == data:
-            remove_plan(folder, plan, manifest)
+            remove_plan(folder)
             return
     # Another run has finished the plan, or given it up.
     there = {(record.number, record.version) for record in read_manifest(folder)[0].shards}
@@ -309,21 +328,6 @@ def finish(work: Work) -> None:
     same = {number for number, _ in there & before}  # written again, a shard may have turned out the same
     if any((shard.number, shard.version) not in there and shard.number not in same for shard in plan.shards):
         raise ArtifactError(f"Another run has changed the plan of {folder}. Run the same command again.")
-
-
-class ShardProgress:
-    """Counts images over shards that are encoded in any order: a `Report` for a `Progress`."""
-
-    def __init__(self, work: Work, progress: Progress | None) -> None:
-        self._total, self._progress = work.total, progress
-        self._done: dict[int, int] = {}
-        self._sum = work.total - work.images
-
-    def __call__(self, shard: int, images: int, finished: bool) -> None:
-        self._sum += images - self._done.get(shard, 0)
-        self._done[shard] = images
-        if self._progress is not None:
-            self._progress(min(self._sum, self._total), self._total)
 
 
 @contextlib.contextmanager
@@ -383,7 +387,7 @@ def _create(folder: StoreFolder, model: EncodesImages, settings: StoreSettings, 
 
 
 def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
-    """The plan that is there; one that is over goes, and so do shards that were written again in an earlier run."""
+    """The plan that is there. One that is over goes, and so do shards that earlier runs wrote and the store has not."""
     folder.tidy()
     folder.tidy(FOLDER)
     try:
@@ -392,11 +396,12 @@ def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
         folder.delete(PLAN)
         plan = None
     if plan is not None and not plan.is_for(data):
-        remove_plan(folder, plan, manifest)
+        remove_plan(folder)
         plan = None
-    versions = {record.number: record.version for record in manifest.shards}
-    for name in folder.sizes():
-        if (match := _SHARD_FILE.fullmatch(name)) and int(match[2]) < versions.get(int(match[1]), 0):
+    current = {record.name for record in manifest.shards}
+    for name in folder.sizes().keys() - current:
+        # Those of a later version are of a run in progress.
+        if (match := _SHARD_FILE.fullmatch(name)) and int(match[1]) <= manifest.version:
             folder.delete(name)
     return plan
 
@@ -418,4 +423,4 @@ def _give_up(folder: StoreFolder, manifest: Manifest, data: bytes, plan: Plan) -
     kept = merged(manifest, plan, finished(folder, plan).values(), complete=False)
     kept = replace(kept, version=plan.shards[0].version)
     if folder.replace(MANIFEST, kept.to_bytes(), data):
-        remove_plan(folder, plan, kept)
+        remove_plan(folder)

@@ -1,9 +1,10 @@
-"""All checks on one detector, with sentences on what held and what did not."""
+"""All checks and Figure 1 on one detector, with sentences on what held and what did not."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,27 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.core.classes import class_indices
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import InputError
+from deltaenergy.explanation.methods import check_method
+from deltaenergy.models.on import On
 from deltaenergy.scoring import score_images
-from deltaenergy.source import Source, as_source
+from deltaenergy.source import Source, as_source, has_pixels, labelled_images, load_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
-from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
-from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
-from deltaenergy.theory.hessian import HessianCheck, check_hessians
-from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
+from deltaenergy.theory.figure1 import Figure1, claims, figure1, figure_record
+from deltaenergy.theory.hessian import GeneralisationGap, HessianCheck, check_hessians, generalisation_gaps
+from deltaenergy.theory.separation import (
+    FalsePositives,
+    ManyClasses,
+    PairCheck,
+    check_pairs,
+    false_positive_rates,
+    gradient_identities,
+    many_classes_at,
+)
 
 # Hessian-vector products use this many images, which limits their memory.
 HESSIAN_IMAGES = 512
@@ -32,7 +44,11 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class TheoryReport:
-    """What was found. `hessian` and `hessian_without` are None without a context to differentiate."""
+    """What was found.
+
+    `hessian` and `hessian_without` are None without a context to differentiate, `figure` without unknown images and for
+    feature stores.
+    """
 
     method: str
     images: int
@@ -51,6 +67,7 @@ class TheoryReport:
     many_classes: list[ManyClasses] = field(default_factory=list)
     gaps: list[GeneralisationGap] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    figure: Figure1 | None = None
 
     def sentences(self) -> list[tuple[str, str]]:
         """(theorem, finding) pairs, for terminal and page."""
@@ -64,6 +81,20 @@ class TheoryReport:
             or ["Not checked: it needs a learned context, and known images of several domains."],
         }
         return [(name, finding) for name, found in findings.items() for finding in found]
+
+    def figure_sentences(self) -> list[tuple[str, str]]:
+        """(verdict, claim and finding) pairs of Figure 1, for the terminal."""
+        if self.figure is None:
+            return [("Figure 1", "Not checked: it needs unknown images, and images rather than feature stores.")]
+        return [
+            (f"Figure 1 {'holds' if one.holds else 'does not hold'}", f"{one.claim}. {one.found}")
+            for one in claims(self.figure)
+        ]
+
+    def report_page(self, folder: Path, title: str | None, command: str | None) -> str:
+        from deltaenergy.theory.page import theory_page
+
+        return theory_page(self, command or "")
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values."""
@@ -104,6 +135,7 @@ class TheoryReport:
                 "method_without": self.method_without,
             },
             "proposition": [{**asdict(one), "right": one.right} for one in self.gaps],
+            "figure_1": None if self.figure is None else figure_record(self.figure),
         }
 
     def _theorem_1(self) -> list[str]:
@@ -204,6 +236,39 @@ class TheoryReport:
         return found
 
 
+def check_paper(
+    by: By,
+    known: Any,
+    unknown: Any = None,
+    *,
+    against: str | Path | None = None,
+    domains: bool = False,
+    method: str = "auto",
+    on: str | On = "auto",
+) -> TheoryReport:
+    """Check the paper's theorems on a detector and images, and its Figure 1 if there are unknown images.
+
+    Args:
+        by: a detector or its folder.
+        known: images of its classes, in one folder per class.
+        unknown: images of none of its classes.
+        against: folder of a detector that was tuned without EBM, for Theorem 4.
+        domains: whether `known` has folders DOMAIN/CLASS/ rather than CLASS/.
+        method: heatmap of Figure 1.
+        on: where to run the model, and images per batch.
+    """
+    source = DetectorSource.of(by, on, "theory")
+    check_method(method)
+    items, others = labelled_images(known, domains), None if unknown is None else load_images(unknown)
+    classifier = source.classifier()
+    other = None if against is None else Detector.load(against, model=classifier.model).classifier
+    batch_size = source.on.batch_size
+    report = check_theory(classifier, items, open_images=others, against=other, batch_size=batch_size)
+    if others is None or not all(has_pixels(as_source(one)) for one in (items, others)):
+        return report
+    return replace(report, figure=figure1(classifier, items, others, method=method, batch_size=batch_size))
+
+
 def check_theory(
     classifier: Classifier,
     images: list[ImageItem],
@@ -213,7 +278,6 @@ def check_theory(
     tau: float = 0.01,
     epsilon: float | None = None,
     batch_size: int = 32,
-    progress: Progress | None = None,
 ) -> TheoryReport:
     """Check the theorems on labelled known images.
 
@@ -225,7 +289,6 @@ def check_theory(
         tau: the temperature of the energies.
         epsilon: ε_E of Theorem 3's condition; by default each image's smallest, L_ΔE.
         batch_size: images per step of the image tower.
-        progress: called while images are encoded.
 
     Unreadable images are skipped and listed in the report's `unreadable`.
     """
@@ -238,13 +301,13 @@ def check_theory(
     unreadable: list[Unreadable] = []
     # Every label is checked before the long work of encoding.
     truth = dict(zip((item.id for item in images), class_indices(images, classifier.classes, "In-distribution images")))
-    read, features = _features(classifier, as_source(images), "in-distribution", unreadable, batch_size, progress)
+    read, features = _features(classifier, as_source(images), "in-distribution", unreadable, batch_size)
     labels = torch.tensor([truth[item.id] for item in read], device=classifier.model.device)
     found = _cosines(classifier, features)
     similarities = found.similarities
     others = None
     if open_images is not None:
-        _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size, progress)
+        _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size)
         others = _cosines(classifier, opened).similarities
     rng = np.random.default_rng(0)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
@@ -303,10 +366,10 @@ def _features(
     what: str,
     unreadable: list[Unreadable],
     batch_size: int,
-    progress: Progress | None,
 ) -> tuple[list[ImageItem], torch.Tensor]:
     """The images that can be read with their unit features on the model's device; the others join `unreadable`."""
-    found = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
+    with stage("Encoding images") as progress:
+        found = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
     unreadable += found.unreadable
     if not found.items or found.features is None:
         first = found.unreadable[0]

@@ -29,7 +29,7 @@ from PIL import Image
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, check_classifier
 from deltaenergy.classifiers.ebm import compare
 from deltaenergy.core.needs import Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import stage
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
@@ -173,7 +173,6 @@ def figure1(
     method: str = AUTO,
     panels: int = PANELS,
     batch_size: int = 32,
-    progress: Progress | None = None,
 ) -> Figure1:
     """Figure 1A and 1B for images of the classes and images of none of them.
 
@@ -185,7 +184,6 @@ def figure1(
             others, which both run the encoder once or twice per image.
         panels: how many images of each set are shown, drawn at random.
         batch_size: images per step of the image encoder.
-        progress: called with (done, total) over both sets.
     """
     check_classifier(classifier, "figure1")
     model = require_towers(classifier.model, "figure1")
@@ -193,7 +191,6 @@ def figure1(
     maps = get_method(usual if method == AUTO else method, model)
     by = ExplainedModel(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
     given = {name: list(require_images(one, "Figure 1")) for name, one in ((KNOWN, known), (UNKNOWN, unknown))}
-    total, done = sum(map(len, given.values())), 0
     generator = torch.Generator().manual_seed(SEED)
     sets = {}
     for name, items in given.items():
@@ -201,11 +198,9 @@ def figure1(
         shown = {items[i].id for i in drawn.tolist()}
         parts: list[MaskedSet] = []
         patches = by.patches or maps.name == "value-path"
-        for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=lambda *_: None):
-            parts.append(_masked_batch(batch, by, maps, generator, shown, start=sum(map(len, parts))))
-            done += len(batch.items) + len(batch.unreadable)
-            if progress is not None:
-                progress(done, total)
+        with stage(f"Masking {name} images") as progress:
+            for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=progress):
+                parts.append(_masked_batch(batch, by, maps, generator, shown, start=sum(map(len, parts))))
         if not any(map(len, parts)):
             raise InputError(f"Figure 1 needs at least one readable {name} image.")
         sets[name] = _joined(parts)

@@ -36,7 +36,7 @@ from deltaenergy.theory.figure1 import (
 )
 
 
-def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: str = "") -> str:
+def theory_page(report: TheoryReport, command: str = "") -> str:
     """A whole HTML document: the theorems, and Figure 1 if there were unknown images."""
     bound = report.bound
     figures = [
@@ -72,27 +72,22 @@ def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: s
             figure(chart, "Each image's ΔEnergy + L_ΔE; by the theorem it is not negative."),
         ),
     ]
-    if report.hessian is not None:
-        checks = [(report.method, report.hessian), (report.method_without or "", report.hessian_without)]
-        cells = [
-            [name, *(f"{v:.4g}" for v in (h.distance, h.original, h.masked, h.curvature, h.gradient, h.epsilon))]
-            for name, h in checks
-            if h is not None
-        ]
-        heads = ["method", "‖H_S − H_S'‖", "‖H_S‖", "‖H_S'‖", "‖∇²L_ΔE‖", "‖∇E_S‖", "ε"]
-        content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
-        sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
     sections += _tables(report)
-    if figure1 is not None:
-        made = {**figure1.provenance, "command": command}
-        sections += [*figure1_sections(figure1), provenance_section(made, Markup(""))]
+    if report.figure is not None:
+        made = {**report.figure.provenance, "command": command}
+        sections += [*figure1_sections(report.figure), provenance_section(made, Markup(""))]
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
     note = f" Command: {command}" if command else ""
     return render_page("Theory on this model", subtitle, sections, note=note)
 
 
 def _tables(report: TheoryReport) -> list[Section]:
-    """Theorem 2's rates, the argument for many classes and the Proposition, as far as they were checked."""
+    """Theorem 4's norms, Theorem 2's rates, many classes and the Proposition, as far as they were checked."""
+    norms = [
+        [str(name), *(f"{v:.4g}" for v in (h.distance, h.original, h.masked, h.curvature, h.gradient, h.epsilon))]
+        for name, h in ((report.method, report.hessian), (report.method_without, report.hessian_without))
+        if report.hessian is not None and h is not None
+    ]
     rates = [
         [
             f"{one.tau:.3g}",
@@ -115,6 +110,12 @@ def _tables(report: TheoryReport) -> list[Section]:
         for one in report.gaps
     ]
     found = [
+        (
+            "hessian",
+            "Theorem 4: spectral norms of Hessians on original and masked features",
+            ["method", "‖H_S − H_S'‖", "‖H_S‖", "‖H_S'‖", "‖∇²L_ΔE‖", "‖∇E_S‖", "ε"],
+            norms,
+        ),
         (
             "rates",
             "Theorem 2: false positive rates at equal thresholds, and FPR95",

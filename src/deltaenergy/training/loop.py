@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,20 +30,19 @@ class Step(NamedTuple):
     logged: dict[str, float] = {}  # noqa: RUF012 (never changed)
 
 
-class Trainable(Protocol):
-    """What the loop trains. `size` is the number of examples per epoch."""
+class Trainable:
+    """What the loop trains: a module, by `size` examples per epoch."""
 
+    module: nn.Module
     size: int
-
-    @property
-    def module(self) -> nn.Module:
-        """The module to train."""
 
     def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
         """The loss of some examples, with gradients; `epoch` counts from 0 within the stage."""
+        raise NotImplementedError
 
     def validate(self) -> tuple[float, float] | None:
         """Accuracy and loss on held-out examples, if there are any."""
+        return None
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """Called after epoch 1 … `epochs` of a stage."""

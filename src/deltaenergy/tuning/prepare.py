@@ -25,7 +25,7 @@ from deltaenergy.models.encoding import EncodedImages, collect, stream_batches
 from deltaenergy.source import Source, as_source, check_has, has_pixels, labelled_images
 from deltaenergy.training.checkpoints import RECORD, saving
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
-from deltaenergy.tuning.views import CachedViews, Domains, EncodedViews, LiveViews, Validation, encode_views
+from deltaenergy.tuning.views import CachedViews, Domains, LiveViews, Tensors, Validation, encode_views
 
 DEFAULT_VIEWS = 8
 # Files of the views during a run, random views and test views.
@@ -121,9 +121,11 @@ def prepare_training(
             elif views == "live":
                 raise InputError("views='live' needs images, and only their features are stored. Remove views.")
             else:
-                stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
-                patches = None if stored.patches is None else stored.patches.half()[:, None]
-                train_views = _cached(model, sample, EncodedViews(stored.features[:, None], patches))
+                stored = _all_readable(encode_test_view(model, source, None, patches=Need.PATCHES in needs))
+                one_view = {name: tensor[:, None] for name, tensor in stored.items()}
+                if "patches" in one_view:
+                    one_view["patches"] = one_view["patches"].half()
+                train_views = _cached(model, sample, one_view)
                 views = "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
@@ -157,22 +159,19 @@ def _views_of(
     if path is not None and path.exists():
         kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
         if "features" in kept:
-            return _cached(model, sample, EncodedViews(**kept))
+            return _cached(model, sample, kept)
     count: int | Literal["test"] = views if isinstance(views, int) else "test"
     encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
     if path is not None:
         with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.items()})
     return _cached(model, sample, encoded)
 
 
-def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
+def _cached(model: Model, sample: FewShot, encoded: Tensors) -> CachedViews:
     return CachedViews(
-        encoded.features,
-        torch.tensor(sample.labels, device=model.device),
-        encoded.patches,
-        states=encoded.states,
-        pixels=encoded.pixels,
+        **encoded,
+        labels=torch.tensor(sample.labels, device=model.device),
         domains=Domains.of(sample.items),
         model=model if isinstance(model, TowerModel) else None,
     )
@@ -200,56 +199,38 @@ def prepare_validation(
             "they are not validated.",
             stacklevel=3,
         )
-    encoded = _test_view(model, items, needs, progress, who)
-    return Validation(
-        encoded.features.to(model.device),
-        torch.tensor(labels, device=model.device),
-        encoded.patches,
-        encoded.states,
-        images=items,
-        model=require_towers(model, "tune") if Need.PIXELS in needs else None,
-        identity=hash_strings([hash_features(encoded.features), *map(str, labels)]),
-    )
-
-
-def encode_readable(
-    model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
-) -> tuple[Validation, list[Unreadable]]:
-    """Features of labelled images for measuring; unreadable images are skipped and listed."""
-    encoded = _encode(model, as_source(list(items)), progress)
-    labels = class_indices(encoded.items, classes, "Training images")
-    device = model.device
-    return Validation(
-        torch.from_numpy(encoded.features).to(device),
-        torch.tensor(labels, dtype=torch.long, device=device),
-        images=encoded.items,
-    ), encoded.unreadable
-
-
-def _encode(model: Model, source: Source, progress: Progress | None, *, patches: bool = False) -> EncodedImages:
-    """Features of images under the test view; unreadable images are listed."""
-    batches = stream_batches(model, source, patches=patches, progress=progress, reproducible=True, who="tune")
-    return collect(batches, model.feature_dim)
-
-
-def _all_readable(encoded: EncodedImages) -> EncodedViews:
-    if encoded.unreadable:
-        raise UnreadableImagesError(encoded.unreadable)
-    patches = None if encoded.patches is None else torch.from_numpy(encoded.patches)
-    return EncodedViews(torch.from_numpy(encoded.features), patches)
-
-
-def _test_view(
-    model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> EncodedViews:
-    """The needed data of the images under the test view, (N, …), in full precision unless stored in half."""
     source = as_source(items)
     check_has(source, needs, who)
     if Need.STATES in needs:
         towers = require_towers(model, "tune")
         one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
-        return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
-    return _all_readable(_encode(model, source, progress, patches=Need.PATCHES in needs))
+        encoded = {name: tensor[:, 0] for name, tensor in one_view.items()}
+    else:
+        encoded = _all_readable(encode_test_view(model, source, progress, patches=Need.PATCHES in needs))
+    features = encoded.pop("features")
+    return Validation(
+        features.to(model.device),
+        torch.tensor(labels, device=model.device),
+        **encoded,
+        images=items,
+        model=require_towers(model, "tune") if Need.PIXELS in needs else None,
+        identity=hash_strings([hash_features(features), *map(str, labels)]),
+    )
+
+
+def encode_test_view(
+    model: Model, source: Source, progress: Progress | None, *, patches: bool = False
+) -> EncodedImages:
+    """Features of images under the test view; unreadable images are listed."""
+    batches = stream_batches(model, source, patches=patches, progress=progress, reproducible=True, who="tune")
+    return collect(batches, model.feature_dim)
+
+
+def _all_readable(encoded: EncodedImages) -> Tensors:
+    if encoded.unreadable:
+        raise UnreadableImagesError(encoded.unreadable)
+    arrays = {"features": encoded.features, "patches": encoded.patches}
+    return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
 
 
 def _identity(item: ImageItem) -> object | None:
@@ -278,19 +259,11 @@ class TrainSets:
     cache: Path
     _sets: dict[int | str, TrainSet] = field(default_factory=dict)
 
-    def of(self, method: Method) -> TrainSet:
-        """The sample with the views that the method learns from."""
-        kind = method.views_of(self.views)
-        needs = frozenset[Need]().union(
-            *(one.needs_to_train for one in self.methods if one.views_of(self.views) == kind)
-        )
-        return self._prepared(kind, needs, method.name)
-
-    def test_view(self) -> TrainSet:
-        """The sample with the test view."""
-        return self._prepared("test", frozenset(), "tune")
-
-    def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
+    def of(self, method: Method | None) -> TrainSet:
+        """The sample with the views that the method learns from; with the test view for no method."""
+        kind, who = ("test", "tune") if method is None else (method.views_of(self.views), method.name)
+        alike = [one for one in self.methods if method is not None and one.views_of(self.views) == kind]
+        needs = frozenset[Need]().union(*(one.needs_to_train for one in alike))
         if kind in self._sets and self._sets[kind].images.holds(needs):
             return self._sets[kind]
         # A drawn sample, with its unreadable images replaced, serves every kind of view.

@@ -21,7 +21,7 @@ from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.training.checkpoints import CheckpointFolder
-from deltaenergy.training.loop import EpochLog, PlannedStage, Step, Trained, train
+from deltaenergy.training.loop import EpochLog, PlannedStage, Step, Trainable, Trained, train
 from deltaenergy.training.recipe import Recipe, make_recipe
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 from deltaenergy.tuning.views import Validation
@@ -179,11 +179,14 @@ class _Job:
 
     def identity(self, method: Method, recipes: list[dict[str, Any]]) -> dict[str, Any]:
         """What a checkpoint must agree on before a run resumes from it."""
-        sample = self.train.sample
+        sample, vectors = self.train.sample, None
+        if isinstance(self.model, PrecomputedModel) and self.model.classes:
+            # The fingerprint of a precomputed model does not cover these.
+            vectors = hash_features(self.model.class_features(sample.classes))
         return {
             "model": self.model.fingerprint,
             "classes": hash_strings(sample.classes),
-            "class vectors": self._class_vectors(),
+            "class vectors": vectors,
             "method": method.spec,
             "recipe": recipes[0] if len(recipes) == 1 else recipes,
             "seed": self.seed,
@@ -191,12 +194,6 @@ class _Job:
             "training images": self.train.identity,
             "validation": None if self.validation is None else self.validation.identity,
         }
-
-    def _class_vectors(self) -> str | None:
-        """Identity of class vectors, which a precomputed model's fingerprint does not cover."""
-        if not isinstance(self.model, PrecomputedModel) or not self.model.classes:
-            return None
-        return hash_features(self.model.class_features(self.train.sample.classes))
 
 
 def _search(
@@ -286,7 +283,7 @@ def validate(classifier: Classifier, validation: Validation) -> tuple[float, flo
     return float(correct), float(loss)
 
 
-class _Task:
+class _Task(Trainable):
     """A classifier in training, for the loop."""
 
     def __init__(
@@ -296,18 +293,14 @@ class _Task:
         validation: Validation | None,
         on_epoch: Callable[[EpochLog], None] | None,
     ) -> None:
-        self._classifier = classifier
+        self.module: Classifier = classifier
         self.size = len(data.labels)
         self._data, self._validation, self._on_epoch = data, validation, on_epoch
         self._warned: set[str] = set()
         self._batch: tuple[torch.Tensor, Any] | None = None
 
-    @property
-    def module(self) -> Classifier:
-        return self._classifier
-
     def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
-        classifier = self._classifier
+        classifier = self.module
         classifier.phase, classifier.generator = phase, generator
         # The phases of a step use the same views.
         if self._batch is None or self._batch[0] is not indices:
@@ -323,19 +316,19 @@ class _Task:
         return Step(losses, correct, logged)
 
     def validate(self) -> tuple[float, float] | None:
-        return None if self._validation is None else validate(self._classifier, self._validation)
+        return None if self._validation is None else validate(self.module, self._validation)
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        self._classifier.end_epoch(epoch, epochs)
+        self.module.end_epoch(epoch, epochs)
 
     def end_stage(self, phase: str, generator: torch.Generator) -> None:
         # A run that is resumed after the last step of a stage does not know them yet.
-        self._classifier.phase, self._classifier.generator = phase, generator
-        self._classifier.end_stage()
+        self.module.phase, self.module.generator = phase, generator
+        self.module.end_stage()
 
     def told(self, log: EpochLog) -> None:
         """Give each term's warning on an epoch once, then call the caller."""
-        for term in self._classifier.method.terms:
+        for term in self.module.method.terms:
             message = term.warning(log.logged)
             if message is not None and term.name not in self._warned:
                 self._warned.add(term.name)

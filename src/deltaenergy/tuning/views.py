@@ -9,10 +9,10 @@ the V views of each of its images. Methods that train through the image tower ge
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 # The seed of a view that is not random.
 TEST_VIEW = None
+# What the frozen model gives of some views, by kind: features, and if needed patches, states and pixels.
+Tensors: TypeAlias = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class CachedViews:
 
     def holds(self, needs: frozenset[Need]) -> bool:
         """Whether all needed kinds are cached."""
-        return _all_there(needs, {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.pixels})
+        kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.pixels}
+        return all(kinds[need] is not None for need in needs & kinds.keys())
 
     def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
         """One of the V views of each image, drawn by `generator`."""
@@ -161,14 +164,14 @@ class LiveViews:
         encoded = encode(self.model, pixels, self.needs)
         where = indices.to(self.labels.device)
         return TrainBatch(
-            encoded.features,
-            encoded.patches,
-            encoded.states,
+            encoded["features"],
+            encoded.get("patches"),
+            encoded.get("states"),
             pixels if Need.PIXELS in self.needs else None,
             self.domains[where],
             labels=self.labels[where],
             indices=indices,
-            frozen=encoded.features,
+            frozen=encoded["features"],
         )
 
     def mean_features(self) -> torch.Tensor:
@@ -193,7 +196,9 @@ class Validation:
     identity: str = ""
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        return _all_there(needs, {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model})
+        """Whether all needed kinds are available."""
+        kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model}
+        return all(kinds[need] is not None for need in needs & kinds.keys())
 
     def batches(self, needs: frozenset[Need]) -> Iterator[Inputs]:
         """The needed data of all images, in small parts if it is more than features."""
@@ -216,25 +221,6 @@ class Validation:
             yield Inputs(self.features[rows], patches, states)
 
 
-def _all_there(needs: frozenset[Need], kinds: Mapping[Need, object]) -> bool:
-    """Whether all needed kinds are available."""
-    return all(kinds[need] is not None for need in needs & kinds.keys())
-
-
-@dataclass(frozen=True)
-class EncodedViews:
-    """Views encoded by the frozen model; `pixels` are the views as bytes."""
-
-    features: torch.Tensor
-    patches: torch.Tensor | None = None
-    states: torch.Tensor | None = None
-    pixels: torch.Tensor | None = None
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        kinds = {"features": self.features, "patches": self.patches, "states": self.states, "pixels": self.pixels}
-        return {name: tensor for name, tensor in kinds.items() if tensor is not None}
-
-
 def encode_views(
     model: TowerModel,
     items: Sequence[ImageItem],
@@ -244,8 +230,8 @@ def encode_views(
     progress: Progress | None = None,
     *,
     full_precision: bool = False,
-) -> EncodedViews:
-    """`views` random views of each image, (N, V, …), or its test view, (N, 1, …).
+) -> Tensors:
+    """`views` random views of each image, (N, V, …), or its test view, (N, 1, …); pixels are the views as bytes.
 
     View v of image i depends only on seed, v and i. Patches and patch states are stored in half precision, unless
     `full_precision`. Raises `UnreadableImagesError` after all have been tried, so every unreadable image is listed at
@@ -265,9 +251,11 @@ def encode_views(
         arrays = list(pixels)
         if not unreadable:
             raw = torch.from_numpy(np.stack(arrays))
-            encoded = encode(model, normalise(model, raw).to(model.device), needs)
-            found = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
-            tensors = {name: _kept(name, tensor, full_precision) for name, tensor in found.items()}
+            tensors = encode(model, normalise(model, raw).to(model.device), needs)
+            for name, tensor in tensors.items():
+                tensors[name] = tensor.float() if name == "features" or full_precision else tensor.half()
+            if Need.PIXELS in needs:
+                tensors["pixels"] = raw
             if not kept:
                 _refuse_beyond_memory(len(jobs), tensors)
             for name, tensor in tensors.items():
@@ -277,27 +265,22 @@ def encode_views(
     if unreadable:
         raise UnreadableImagesError(unreadable.values())
     stacked = {name: torch.cat(parts) for name, parts in kept.items()}
-    return EncodedViews(**{name: flat.view(len(items), count, *flat.shape[1:]) for name, flat in stacked.items()})
+    return {name: flat.view(len(items), count, *flat.shape[1:]) for name, flat in stacked.items()}
 
 
-def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> EncodedViews:
+def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> Tensors:
     """Features of preprocessed pixels, with patches or patch states if they are needed."""
     # no_grad, not inference_mode: the features take part in training.
     with torch.no_grad():
         if Need.STATES in needs and model.vision is not None:
             outputs = model.vision.run(pixels, patches=Need.PATCHES in needs, hidden=True)
-            return EncodedViews(outputs.features, outputs.patches, outputs.hidden)
+            found = {"features": outputs.features, "patches": outputs.patches, "states": outputs.hidden}
+            return {name: tensor for name, tensor in found.items() if tensor is not None}
         if needs & {Need.PATCHES, Need.STATES}:
             features, patches = model.image_and_patch_features(pixels)
             # A tower without patch states gives its patch features instead.
-            return EncodedViews(features, patches, patches if Need.STATES in needs else None)
-        return EncodedViews(model.image_features(pixels))
-
-
-def _kept(name: str, tensor: torch.Tensor, full_precision: bool) -> torch.Tensor:
-    if name in ("patches", "states") and not full_precision:
-        return tensor.half()
-    return tensor if name == "pixels" else tensor.float()
+            return {"features": features, "patches": patches} | ({"states": patches} if Need.STATES in needs else {})
+        return {"features": model.image_features(pixels)}
 
 
 def random_view(image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator) -> Image.Image:

@@ -5,6 +5,7 @@ bytes of two versions.
 from __future__ import annotations
 
 import gzip
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from deltaenergy.data.remote.blocks import (
     BlockCache,
     BlockReader,
     RangeReader,
-    RemoteFileReader,
     use_cache,
 )
 from deltaenergy.data.remote.client import Connections, RemoteObject, get_range, use_connections
@@ -244,8 +244,9 @@ class Lines:
 
     def settled(self) -> list[int]:
         """What was asked for, once all requests are answered."""
-        for future in list(self.parts.blocks.values()):
-            future.result()
+        for thread in threading.enumerate():
+            if thread.name == "read ahead":
+                thread.join()
         return sorted(self.asked)
 
 
@@ -269,7 +270,7 @@ def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
     assert lines.settled() == [30, *range(50, 67), 70]
     # One who will read to the end asks for more each time, and never beyond the end.
     lines = Lines(1000)
-    file = RemoteFileReader(BlockReader(lines.of, caution=1))
+    file = BlockReader(lines.of, caution=1).file()
     file.read(1)
     assert lines.settled() == [0, 1]
     file.seek(10)
@@ -287,7 +288,7 @@ def test_pieces_of_columns_are_asked_for_ahead(no_patience: None) -> None:
     lines, rng = Lines(995), np.random.default_rng(1)
     reader = RangeReader(lines.of)
     reader.ranges = [(start, start + 20) for start in range(100, 900, 40)]
-    file = RemoteFileReader(reader)
+    file = reader.file()
     file.seek(105)
     assert file.read(10) == lines.data[105:115]
     assert lines.settled() == [start // 10 for start in range(100, 100 + 40 * 17, 40)]
@@ -303,8 +304,7 @@ def test_what_is_kept_is_bounded(no_patience: None) -> None:
     for start in range(0, 100_000, 500):
         reader.read(start, start + 500)
         lines.settled()
-        assert lines.parts.cost <= 9000
-    assert len(lines.parts.blocks) == 4
+        assert len(lines.parts.blocks) <= 4
     assert sorted(lines.asked) == sorted(part * 200 for part in range(50))
 
 

@@ -15,6 +15,7 @@ import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.backends.openvino import LEAST, MOST, calibration_pixels
 from deltaenergy.models.base import TowerModel
+from deltaenergy.source import as_source
 from tests.models.backends.conftest import Load, skip_without
 
 INT8 = {"backend": "openvino", "precision": "int8"}
@@ -64,26 +65,26 @@ def test_the_head_of_a_convolutional_tower_stays_in_float(load: Load, pictures: 
 
 def test_other_images_are_another_calibration(tiny_clip: TowerModel, pictures: Path) -> None:
     files = sorted(pictures.iterdir())
-    whole = calibration_pixels(tiny_clip, files)
+    whole = calibration_pixels(tiny_clip, as_source(files))
     assert whole.pixels.shape == (40, 3, 32, 32)
-    assert calibration_pixels(tiny_clip, files[:-1]).digest != whole.digest
-    assert calibration_pixels(tiny_clip, pictures).digest == whole.digest
-    many = calibration_pixels(tiny_clip, files * 20)
+    assert calibration_pixels(tiny_clip, as_source(files[:-1])).digest != whole.digest
+    assert calibration_pixels(tiny_clip, as_source(pictures)).digest == whole.digest
+    many = calibration_pixels(tiny_clip, as_source(files * 20))
     assert len(many.pixels) == MOST
 
 
 def test_too_few_or_no_images_are_refused(tiny_clip: TowerModel, pictures: Path, tmp_path: Path) -> None:
     files = sorted(pictures.iterdir())
     with pytest.raises(InputError, match=f"need at least {LEAST}"):
-        calibration_pixels(tiny_clip, files[: LEAST - 1])
+        calibration_pixels(tiny_clip, as_source(files[: LEAST - 1]))
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning, match="1 unreadable calibration image"):
-        calibration_pixels(tiny_clip, [*files[:LEAST], tmp_path / "broken.png"])
+        calibration_pixels(tiny_clip, as_source([*files[:LEAST], tmp_path / "broken.png"]))
     with pytest.raises(InputError, match="not features"):
         calibration_pixels(tiny_clip, np.zeros((40, 16), np.float32))
     de.build_store(tiny_clip, pictures, tmp_path / "store")
     with pytest.raises(InputError, match="not a feature store"):
-        calibration_pixels(tiny_clip, tmp_path / "store")
+        calibration_pixels(tiny_clip, as_source(tmp_path / "store"))
 
 
 def test_nothing_is_reported_to_anyone(tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:

@@ -124,7 +124,6 @@ def test_a_run_s_size_is_told_beforehand(tower_of: Any) -> None:
     names = [len(tower.tokenizer(name, add_special_tokens=False)["input_ids"]) for name in NAMES]
     shared, own = LearnedPrompts(tower, NAMES, 4), LearnedPrompts(tower, NAMES, 4, class_specific=True)
     assert shared.tokens() == 5 + sum(length + 2 for length in names)
-    assert shared.tokens(3) == 3 * shared.tokens()
     assert own.tokens() == sum(5 + length + 2 for length in names)
     # Three blocks of width 24, 18 floats of four bytes for each.
     assert own.activation_bytes() == own.tokens() * 3 * 24 * 18 * 4 and not own.recomputes()

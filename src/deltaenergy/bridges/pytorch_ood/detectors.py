@@ -28,17 +28,46 @@ from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 
 
-def _made(score: str | Score, allowed: frozenset[Need], where: str) -> Score:
-    made = make_score(score)
-    if made.missing is not None:
-        raise InputError(made.missing)
-    beyond = sorted(need.value for need in made.needs - allowed)
-    if beyond:
-        raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not have.")
-    return made
+class _OfScore:
+    """What both have: a score, on rows that they turn into its inputs."""
+
+    def _use(self, score: str | Score, allowed: frozenset[Need], where: str) -> None:
+        made = make_score(score)
+        if made.missing is not None:
+            raise InputError(made.missing)
+        beyond = sorted(need.value for need in made.needs - allowed)
+        if beyond:
+            raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not have.")
+        self.ood_score, self.requires_fit = made, made.needs_fit
+        self._scorer: Scorer | None = None
+
+    def _vectors(self, rows: torch.Tensor) -> torch.Tensor:
+        """The class vectors (K, D) of a classifier for the score."""
+        raise NotImplementedError
+
+    def _inputs(self, rows: torch.Tensor) -> ScoreInputs:
+        raise NotImplementedError
+
+    def _bound(self, rows: torch.Tensor) -> Scorer:
+        vectors = self._vectors(rows)
+        names = [f"class {k}" for k in range(len(vectors))]
+        return self.ood_score.bind(PrecomputedClassifier(vectors, names))
+
+    def _learn(self, rows: torch.Tensor, y: torch.Tensor) -> None:
+        known = rows[y >= 0]
+        if not len(known):
+            raise ValueError("No known image to fit on: all labels are negative.")
+        self._scorer = self._bound(known).fit(self._inputs(known))
+
+    def _outlier_scores(self, rows: torch.Tensor) -> torch.Tensor:
+        scorer = self._scorer or self._bound(rows)
+        if not scorer.fitted:
+            raise RequiresFittingException
+        with torch.no_grad():
+            return -scorer(self._inputs(rows))
 
 
-class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
+class ScoreOnLogits(_OfScore, LogitsDetector):  # type: ignore[misc]
     """A score of similarities, on the logits of any classifier.
 
     Args:
@@ -58,35 +87,25 @@ class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
         if not 0 < logit_scale < float("inf"):
             raise InputError(f"logit_scale must be a positive number, got {logit_scale!r}.")
         self.model, self.logit_scale = model, logit_scale
-        self.ood_score = _made(score, frozenset({Need.ID_DATA}), "logits")
-        self.requires_fit = self.ood_score.needs_fit
-        self._scorer: Scorer | None = None
+        self._use(score, frozenset({Need.ID_DATA}), "logits")
 
     def fit_logits(self, logits: torch.Tensor, y: torch.Tensor) -> ScoreOnLogits:
         """Learn from the logits of known images; images with a negative label are skipped."""
-        known = logits[y >= 0]
-        if not len(known):
-            raise ValueError("No known image to fit on: all labels are negative.")
-        self._scorer = self._bound(known).fit(self._inputs(known))
+        self._learn(logits, y)
         return self
 
     def predict_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Outlier scores (N,), the negative of the score."""
-        scorer = self._scorer or self._bound(logits)
-        if not scorer.fitted:
-            raise RequiresFittingException
-        with torch.no_grad():
-            return -scorer(self._inputs(logits))
+        return self._outlier_scores(logits)
 
-    def _bound(self, logits: torch.Tensor) -> Scorer:
-        count = logits.shape[1]
-        return self.ood_score.bind(PrecomputedClassifier(torch.eye(count), [f"class {k}" for k in range(count)]))
+    def _vectors(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.eye(rows.shape[1])
 
-    def _inputs(self, logits: torch.Tensor) -> ScoreInputs:
-        return ScoreInputs(logits.detach().float() / self.logit_scale, torch.zeros(len(logits), 1))
+    def _inputs(self, rows: torch.Tensor) -> ScoreInputs:
+        return ScoreInputs(rows.detach().float() / self.logit_scale, torch.zeros(len(rows), 1))
 
 
-class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
+class ScoreOnFeatures(_OfScore, FeaturesDetector):  # type: ignore[misc]
     """A score of features, on the features of any encoder; they are divided by their length.
 
     Args:
@@ -104,10 +123,8 @@ class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.ood_score = _made(score, frozenset({Need.FEATURES, Need.ID_DATA}), "features")
-        self.requires_fit = self.ood_score.needs_fit
+        self._use(score, frozenset({Need.FEATURES, Need.ID_DATA}), "features")
         self.class_vectors = None if class_vectors is None else torch.as_tensor(class_vectors).float()
-        self._scorer: Scorer | None = None
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """Outlier scores (N,) of inputs to the encoder."""
@@ -126,30 +143,18 @@ class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
 
     def fit_features(self, z: torch.Tensor, y: torch.Tensor) -> ScoreOnFeatures:
         """Learn from features of known images; images with a negative label are skipped."""
-        known = z[y >= 0]
-        if not len(known):
-            raise ValueError("No known image to fit on: all labels are negative.")
-        self._scorer = self._bound(known).fit(self._inputs(known))
+        self._learn(z, y)
         return self
 
     def predict_features(self, z: torch.Tensor) -> torch.Tensor:
         """Outlier scores (N,), the negative of the score."""
-        scorer = self._scorer or self._bound(z)
-        if not scorer.fitted:
-            raise RequiresFittingException
-        with torch.no_grad():
-            return -scorer(self._inputs(z))
+        return self._outlier_scores(z)
 
-    def _vectors(self, z: torch.Tensor) -> torch.Tensor:
+    def _vectors(self, rows: torch.Tensor) -> torch.Tensor:
         if self.class_vectors is not None:
             return self.class_vectors
-        return torch.eye(1, z.shape[1])
+        return torch.eye(1, rows.shape[1])
 
-    def _bound(self, z: torch.Tensor) -> Scorer:
-        vectors = self._vectors(z)
-        names = [f"class {k}" for k in range(len(vectors))]
-        return self.ood_score.bind(PrecomputedClassifier(vectors, names))
-
-    def _inputs(self, z: torch.Tensor) -> ScoreInputs:
-        unit = torch.nn.functional.normalize(z.detach().float().flatten(1), dim=1).cpu()
+    def _inputs(self, rows: torch.Tensor) -> ScoreInputs:
+        unit = torch.nn.functional.normalize(rows.detach().float().flatten(1), dim=1).cpu()
         return ScoreInputs(unit @ self._vectors(unit).T, unit)

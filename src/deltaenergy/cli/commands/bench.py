@@ -175,22 +175,20 @@ def _seeds(text: str | None) -> list[int] | None:
 
 def _print(summary: Summary, out_folder: Path) -> None:
     """Print the run's tables (as Markdown outside a terminal), then what was skipped."""
-    from deltaenergy.benchmarks import formats
     from deltaenergy.benchmarks.results import Results
+    from deltaenergy.benchmarks.tables import markdown, printed_table
     from deltaenergy.report.benchmark import benchmark_runs, run_tables
 
     if summary.computed + summary.found:
         run = next(run for run in benchmark_runs(Results(out_folder)) if run.record == summary.record)
         for table in run_tables(run):
             if not out.is_terminal:
-                out.print(formats.markdown(table))
+                out.print(markdown(table))
                 continue
-            shown, _ = formats.measured_part(table)
-            columns = ["method", *(f">{column.label}" for column in shown.columns)]
-            cells = [
-                [row.label, *(formats.cell(shown, row, i) for i in range(len(shown.columns)))] for row in shown.rows
-            ]
-            print_table(columns, cells, title=formats.heading(shown))
+            shown = printed_table(table)
+            columns = ["method", *(f">{label}" for label in shown.columns)]
+            rows = [[label, *(cell.number + cell.beside for cell in cells)] for label, cells in shown.rows]
+            print_table(columns, rows, title=shown.heading)
     cases_of: dict[tuple[str, str], list[str]] = {}
     for skip in summary.skips:
         cases_of.setdefault((skip.what, skip.reason), []).append(skip.case)
@@ -257,6 +255,6 @@ def theory(
     if json:
         print_json({**found.to_dict(), "unreadable": results.unreadable_records(found.unreadable)})
     else:
-        for sentence in found.sentences():
-            out.print(sentence)
+        for name, sentence in [*found.sentences(), *found.figure_sentences()]:
+            out.print(f"{name}: {sentence}")
     results.finish(found.unreadable)

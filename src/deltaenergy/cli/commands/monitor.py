@@ -51,7 +51,7 @@ def monitor(
     at most alpha + 0.01. Alarms are permanent: recalibrate with images of the new kind and start a new state file.
     """
     import deltaenergy as de
-    from deltaenergy.detector.verdict_tables import holds_verdicts
+    from deltaenergy.detector.verdicts import holds_verdicts
     from deltaenergy.models.on import On
     from deltaenergy.source import list_images
 

@@ -10,6 +10,8 @@ import typer
 from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
+from deltaenergy.cli.shell.console import err
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 
 TableOption = Annotated[
@@ -57,7 +59,14 @@ def score(
     if ray is not None:
         others: dict[str, object] = {"classes": classes, "template": template, "model": model, "score": score}
         others |= {"known": known, "keep": keep, "fdr": fdr, "report": report, "json": json or None}
-        _score_on_ray(given, detector, out, ray, workers, top_k, on, others)
+        for name, value in others.items():
+            if value is not None:
+                raise InputError(f"`ray` cannot be combined with `{name}`: remove one of them.")
+        done = de.scale.score_on_ray(given, detector, out, ray=ray, workers=workers, top_k=top_k, on=on)
+        err.print(f"{counted(done.counts.images, 'image')} written to {out}")
+        results.print_counts(done.counts)
+        results.print_guarantee(done.detector)
+        results.finish(done.unreadable)
         return
     if workers is not None:
         raise InputError("`workers` needs `ray`.")
@@ -66,38 +75,6 @@ def score(
         given, by, score=score, known=o.read_images(known) if known else None, keep=keep, fdr=fdr, top_k=top_k, on=on
     )
     results.show(verdicts, out=out, report=report, json=json)
-
-
-def _score_on_ray(
-    images: str | list[str],
-    detector: str | None,
-    out: Path | None,
-    address: str,
-    workers: int | None,
-    top_k: int,
-    on: str,
-    others: dict[str, object],
-) -> None:
-    """Make the same table in parallel on Ray."""
-    from deltaenergy.cli.shell.console import err
-    from deltaenergy.core.text import counted
-    from deltaenergy.detector.fiftyone import names_fiftyone
-    from deltaenergy.detector.verdict_files import check_table
-    from deltaenergy.scale.ray import write_on_ray
-
-    for name, value in others.items():
-        if value is not None:
-            raise InputError(f"`ray` cannot be combined with `{name}`: remove one of them.")
-    if detector is None:
-        raise InputError("`ray` needs `detector`: each process loads it.")
-    if out is None or names_fiftyone(out):
-        raise InputError("`ray` needs `out`: a file .csv, .jsonl, .parquet or .xlsx for the verdicts.")
-    check_table(out, "out")
-    done = write_on_ray(detector, images, out, address=address, workers=workers, top_k=top_k, on=on)
-    err.print(f"{counted(done.counts.images, 'image')} written to {out}")
-    results.print_counts(done.counts)
-    results.print_guarantee(done.detector)
-    results.finish(done.unreadable)
 
 
 @command("Use", 'deltaenergy adapt today/ --classes "dog,cat,horse" --id good/ --out verdicts.csv')

@@ -30,7 +30,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
     A report is written before anything is printed, so a closed standard output cannot stop it.
     """
     from deltaenergy.detector.fiftyone import names_fiftyone
-    from deltaenergy.detector.score import join_parts, no_threshold
+    from deltaenergy.detector.score import no_threshold
     from deltaenergy.detector.verdict_files import check_table, write_csv, write_table
     from deltaenergy.files import keeping_result
 
@@ -60,7 +60,7 @@ def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = No
     else:
         held += verdicts.batches()
     if whole_at_once:
-        whole = join_parts(held, verdicts.unreadable)
+        whole = verdicts.collect(held)
         if out is not None and fiftyone:
             keeping_result(out, whole.to_fiftyone, what="The table")
             err.print(f"{counted(len(whole), 'image')} written to {out}")

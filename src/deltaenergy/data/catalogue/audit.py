@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltaenergy.data.catalogue.dataset import Dataset, get_dataset, list_datasets
 from deltaenergy.data.file import is_file, is_folder, user_path
-from deltaenergy.data.formats.walk import EntryKind, list_folder
+from deltaenergy.data.formats.walk import folders_in
 from deltaenergy.errors import InputError
 
 COMPLETE, PARTIAL, DIFFERS, PRESENT, ABSENT = "complete", "partial", "differs", "present", "absent"
@@ -64,8 +64,7 @@ def unknown_folders(root: str | Path) -> list[str]:
     folder = user_path(root)
     datasets = [dataset for dataset in map(get_dataset, list_datasets()) if dataset.folders != (".",)]
     claimed = {path for dataset in datasets for path in dataset.candidates(folder)}
-    folders = [entry.path for entry in list_folder(folder, hidden=True) if entry.kind is EntryKind.FOLDER]
-    return [child.name for child in folders if child not in claimed]
+    return [child.name for child in folders_in(folder) if child not in claimed]
 
 
 def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
@@ -73,8 +72,9 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
     located = dataset.locate(root)
     if located is None:
         return DatasetReport(dataset.name, dataset.title, ABSENT, dataset.missing(root))
+    folder, source = located
     # A dataset that is in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
-    source = located.source if located.source in dataset.sources else dataset.sources[0]
+    source = source if source in dataset.sources else dataset.sources[0]
     by_part: Counter[str] = Counter()
     by_class: Counter[str] = Counter()
     in_part: Counter[tuple[str, str]] = Counter()
@@ -106,7 +106,7 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
         title=dataset.title,
         status=status,
         advice=advice,
-        folder=str(located.folder),
+        folder=str(folder),
         images=by_part["all"],
         counts=counts,
         classes_expected=len(dataset.classes),

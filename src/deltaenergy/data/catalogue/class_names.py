@@ -61,15 +61,19 @@ class NameList:
         match = _WNID.fullmatch(text)
         if match is not None:
             return self._by_key.get(match[1])
-        return self._by_key.get(_plain(text)) or self._by_name.get(_plain(text)) or self._by_words.get(_words(text))
+        return (
+            self._by_key.get(plain_name(text))
+            or self._by_name.get(plain_name(text))
+            or self._by_words.get(_words(text))
+        )
 
     @functools.cached_property
     def _by_key(self) -> dict[str, ClassName]:
-        return {_plain(entry.key): entry for entry in self.classes}
+        return {plain_name(entry.key): entry for entry in self.classes}
 
     @functools.cached_property
     def _by_name(self) -> dict[str, ClassName]:
-        return _unambiguous((_plain(entry.name), entry) for entry in self.classes)
+        return _unambiguous((plain_name(entry.name), entry) for entry in self.classes)
 
     @functools.cached_property
     def _by_words(self) -> dict[str, ClassName]:
@@ -109,7 +113,8 @@ def list_hash(rows: Iterable[Sequence[str]]) -> str:
     return hash_strings(text for row in rows for text in (*row, "")[:3])
 
 
-def _plain(text: str) -> str:
+def plain_name(text: str) -> str:
+    """The text without case and punctuation."""
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 

@@ -11,7 +11,6 @@ the name marks a part of the dataset (`dtd10`). How it may be laid out there is 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -21,10 +20,10 @@ from typing import Any
 import yaml
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
-from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
+from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, plain_name, template_ensemble
 from deltaenergy.data.catalogue.layouts import CoopSplit, DatasetImage, Folders, Layout, Lists, TableLayout, Vocabulary
 from deltaenergy.data.file import LocalFile, is_folder, user_path
-from deltaenergy.data.formats.walk import EntryKind, list_folder
+from deltaenergy.data.formats.walk import folders_in
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
 
@@ -35,14 +34,6 @@ LABELS = ("name", "key", "superclass")
 
 class DatasetMissingError(DeltaEnergyError):
     """A dataset, or the split of it that was requested, is not under the data root."""
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where a dataset was found, and in which form."""
-
-    folder: Path
-    source: Layout
 
 
 @dataclass(frozen=True)
@@ -102,12 +93,12 @@ class Dataset:
         """CLIP's ensemble of prompts for it, or else its one template."""
         return template_ensemble(self.ensemble) if self.ensemble is not None else (self.template,)
 
-    def locate(self, root: str | Path) -> Located | None:
-        """Where the dataset is under `root`, or None."""
+    def locate(self, root: str | Path) -> tuple[Path, Layout] | None:
+        """The folder in which the dataset is under `root`, and how it is laid out there; or None."""
         for folder in self.candidates(user_path(root)):
             for source in self.sources:
                 if source.is_there(folder, self._words):
-                    return Located(folder, source)
+                    return folder, source
         return get_dataset(self.base).locate(root) if self.base is not None else None
 
     def find(self, root: str | Path) -> Iterator[DatasetImage]:
@@ -115,7 +106,8 @@ class Dataset:
         located = self.locate(root)
         if located is None:
             raise DatasetMissingError(self.missing(root))
-        for found in located.source.find(located.folder, self._words):
+        folder, source = located
+        for found in source.find(folder, self._words):
             # A folder that cannot be listed may have no class, and is still reported.
             if found.entry is not None or found.problem is not None or not self.labelled:
                 yield found
@@ -182,15 +174,15 @@ class Dataset:
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
             return [root]
-        exact, parts, order = [], [], [_plain(folder) for folder in self.folders]
-        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is EntryKind.FOLDER):
-            plain = _plain(child.name)
+        exact, parts, order = [], [], [plain_name(folder) for folder in self.folders]
+        for child in folders_in(root):
+            plain = plain_name(child.name)
             is_part = any(plain.removeprefix(name).isdecimal() for name in order if plain.startswith(name))
             if plain in order:
                 exact.append(child)
             elif self.parts and is_part and plain not in _all_folder_names():
                 parts.append(child)
-        return sorted(exact, key=lambda child: order.index(_plain(child.name))) + parts
+        return sorted(exact, key=lambda child: order.index(plain_name(child.name))) + parts
 
 
 def get_dataset(name: str) -> Dataset:
@@ -215,7 +207,7 @@ def _catalogue() -> dict[str, Dataset]:
 
 @functools.cache
 def _all_folder_names() -> frozenset[str]:
-    return frozenset(_plain(folder) for dataset in _catalogue().values() for folder in dataset.folders)
+    return frozenset(plain_name(folder) for dataset in _catalogue().values() for folder in dataset.folders)
 
 
 def _parse(record: dict[str, Any]) -> Dataset:
@@ -230,7 +222,3 @@ def _parse(record: dict[str, Any]) -> Dataset:
 
 def _frozen(record: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -21,7 +21,7 @@ from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
 from deltaenergy.data.file import LocalFile, is_file, is_folder
-from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_or_problem, walk
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_folder, walk
 from deltaenergy.errors import InputError
 
 
@@ -50,6 +50,13 @@ class Vocabulary:
 
     def class_of(self, text: str) -> ClassName | None:
         return ClassName(text, text) if self.names is None else self.names.find(text)
+
+    def class_in(self, file: Path, image: str, *texts: str) -> ClassName:
+        """The class that the first of these texts means that means one; `file` lists the image with them."""
+        entry = next(filter(None, map(self.class_of, texts)), None)
+        if entry is None:
+            raise InputError(f"{str(file)!r}: the class {texts[-1]!r} of {image!r} is none of this dataset's.")
+        return entry
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class Folders(Layout):
 
     def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[FolderEntry, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
-        children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
+        children = [child for child in list_folder(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
         by_name = {alias.lower(): name for name, others in aliases.items() for alias in (name, *others)}
         for child in children:
@@ -173,15 +180,10 @@ class CoopSplit(Layout):
             yield DatasetImage(images / path, self._class(words, file, path, index, name), split)
 
     def _class(self, words: Vocabulary, file: Path, path: str, index: int, name: str) -> ClassName:
-        entry: ClassName | None
         if self.label == "index" and words.names is not None and 0 <= index < len(words.names.classes):
-            entry = words.names.classes[index]
-        else:
-            folder = PurePosixPath(path).parent
-            entry = words.class_of(str(folder)) or words.class_of(folder.name) or words.class_of(name)
-        if entry is None:
-            raise InputError(f"{str(file)!r}: the class {name!r} of {path!r} is none of this dataset's.")
-        return entry
+            return words.names.classes[index]
+        folder = PurePosixPath(path).parent
+        return words.class_in(file, path, str(folder), folder.name, name)
 
 
 @dataclass(frozen=True)
@@ -211,15 +213,10 @@ class Lists(Layout):
             for line in lines:
                 if line.strip() and not line.startswith("#"):
                     first, _, rest = line.strip().partition(" ")
-                    yield DatasetImage(folder / self.image.format(first), self._class(words, file, first, rest), split)
-
-    def _class(self, words: Vocabulary, file: Path, first: str, rest: str) -> ClassName:
-        path = PurePosixPath(first)
-        texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
-        entry = words.class_of(texts[self.label])
-        if entry is None:
-            raise InputError(f"{str(file)!r}: the class {texts[self.label]!r} of {first!r} is none of this dataset's.")
-        return entry
+                    path = PurePosixPath(first)
+                    texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
+                    entry = words.class_in(file, first, texts[self.label])
+                    yield DatasetImage(folder / self.image.format(first), entry, split)
 
 
 @dataclass(frozen=True)

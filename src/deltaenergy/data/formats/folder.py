@@ -22,7 +22,7 @@ from pathlib import Path
 from deltaenergy.data.decode import EXTENSIONS, UnreadableImage
 from deltaenergy.data.file import File, LocalFile, file_at, is_folder, reason_of, user_path
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS, table_file_images
-from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed, tar_images
+from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, tar_images
 from deltaenergy.data.formats.walk import EntryKind, FolderEntry, tree
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.errors import Refused
@@ -70,7 +70,10 @@ def file_images(file: File) -> Iterator[ImageItem]:
     if file.suffix in TAR_EXTENSIONS:
         return tar_images(file)
     if file.name.partition("?")[0].lower().endswith(COMPRESSED_TARS):
-        raise compressed(file)
+        raise InputError(
+            f"{file.name!r} is a compressed archive, whose images cannot be read from their place. Unpack it to a .tar "
+            "first, as with gunzip or unzstd."
+        )
     return iter([ImageItem(file.name, file)])
 
 

@@ -25,7 +25,7 @@ from deltaenergy.data.formats.table import (
     table_images,
 )
 from deltaenergy.data.items import Content, ImageItem, Lazy
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, first_line
 
 
 def is_dataset(images: Any) -> bool:
@@ -81,8 +81,7 @@ def hub_images(name: str) -> list[ImageItem]:
         loaded = datasets.load_dataset(path, split=split or None)
     # The library raises its own errors, those of the network, and ValueError for an unknown split.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{name!r} cannot be loaded from the Hugging Face Hub: {reason}") from error
+        raise InputError(f"{name!r} cannot be loaded from the Hugging Face Hub: {first_line(error)}") from error
     if is_dataset_dict(loaded):
         raise InputError(f"{name!r} has several splits. Choose one: {', '.join(f'{name}:{key}' for key in loaded)}.")
     return [replace(item, id=f"{name}/{item.id}") for item in dataset_images(loaded)]
@@ -90,10 +89,7 @@ def hub_images(name: str) -> list[ImageItem]:
 
 def _read(dataset: Any, column: str, row: int) -> Content:
     cell = dataset[row][column]
-    if isinstance(cell, Image.Image):
-        return cell
-    found = cell_content(cell)
-    return found if isinstance(found, bytes) else file_at(found)
+    return cell if isinstance(cell, Image.Image) else cell_content(cell, file_at)
 
 
 def _texts(dataset: Any, column: str | None) -> list[str | None]:

@@ -13,7 +13,7 @@ import io
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +21,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from deltaenergy.core.lru import LruCache
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.file import File, LocalFile, reason_of
-from deltaenergy.data.remote.blocks import BlockReader, RangeReader, RemoteFileReader
+from deltaenergy.data.remote.blocks import BlockReader, RangeReader
 from deltaenergy.data.remote.errors import Refused
-from deltaenergy.errors import InputError, UnreachableError
+from deltaenergy.errors import InputError, UnreachableError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,22 +69,20 @@ class ParquetCell(NamedTuple):
 
         Raises `UnreadableImage`, or `UnreachableError` if a store is out of reach.
         """
-        found = cell_content(_reader(self.file, self.column).cell(self.row))
-        if isinstance(found, bytes):
-            return io.BytesIO(found)
         try:
-            return self.file.sibling(found).open()
+            content = cell_content(_reader(self.file, self.column).cell(self.row), self.file.sibling)
         except InputError as error:
             raise UnreadableImage(str(error)) from error
+        return io.BytesIO(content) if isinstance(content, bytes) else content.open()
 
 
-def cell_content(cell: Any) -> bytes | str:
+def cell_content(cell: Any, file_of: Callable[[str], File]) -> bytes | File:
     """The bytes of an image, or the file that a record of the Hugging Face Hub names instead."""
     data = cell.get("bytes") if isinstance(cell, dict) else cell
     if isinstance(data, (bytes, bytearray)):
         return bytes(data)
     if isinstance(cell, dict) and isinstance(cell.get("path"), str):
-        return str(cell["path"])
+        return file_of(cell["path"])
     raise UnreadableImage(NO_IMAGE)
 
 
@@ -99,9 +97,9 @@ def parquet_file(file: File, *, columns: Sequence[str] | None = None) -> Any:
     if isinstance(file, LocalFile):
         return pq.ParquetFile(file.path, **options)
     if columns is None:
-        return pq.ParquetFile(RemoteFileReader(BlockReader(file)), **options)
+        return pq.ParquetFile(BlockReader(file).file(), **options)
     reader = RangeReader(file)
-    opened = pq.ParquetFile(RemoteFileReader(reader), **options)
+    opened = pq.ParquetFile(reader.file(), **options)
     reader.ranges = column_ranges(opened.metadata, columns, reader.size)
     return opened
 
@@ -163,16 +161,11 @@ def _has_bytes(kind: pa.DataType) -> bool:
 
 @dataclass
 class _Position:
-    """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
-
-    A second reader starts inside a batch, which must not have to be read again.
-    """
+    """Where a row group is being read: `row` is the next one of the file."""
 
     group: int
     row: int
     batches: Iterator[pa.RecordBatch]
-    start: int
-    last: pa.Array | None = None
 
 
 class ColumnReader:
@@ -193,41 +186,23 @@ class ColumnReader:
         self.damaged: dict[int, tuple[int, str]] = {}
 
     def cell(self, row: int) -> Any:
-        with self.lock:
-            array, start = self._batch(row)
-        return array[row - start].as_py()
-
-    def _batch(self, row: int) -> tuple[pa.Array, int]:
-        for start in reversed(self.kept):
-            if start <= row < start + len(self.kept[start]):
-                self.kept.move_to_end(start)
-                return self.kept[start], start
         if not 0 <= row < self.starts[-1]:
             raise UnreadableImage(f"the table has {self.starts[-1]} rows: it changed after it was listed")
+        with self.lock:
+            while True:
+                for start, array in reversed(self.kept.items()):
+                    if start <= row < start + len(array):
+                        self.kept.move_to_end(start)
+                        return array[row - start].as_py()
+                self._read_towards(row)
+
+    def _read_towards(self, row: int) -> None:
+        """Read one more batch on the way to a row that is not kept."""
         group = bisect.bisect_right(self.starts, row) - 1
         first, reason = self.damaged.get(group, (self.starts[-1], ""))
         if row >= first:
             raise UnreadableImage(reason)
         position = self._nearest(group, row)
-        while row >= position.row:
-            self._advance(position)
-        return position.last, position.start
-
-    def _nearest(self, group: int, row: int) -> _Position:
-        """The position from which the way to `row` is shortest, a new one if there is none before it."""
-        before = [position for position in self.positions if position.group == group and position.start <= row]
-        if before:
-            position = max(before, key=lambda position: position.start)
-            self.positions.remove(position)
-        else:
-            rows, size = self.sizes[group]
-            count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
-            batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
-            position = _Position(group, self.starts[group], batches, self.starts[group])
-        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
-        return position
-
-    def _advance(self, position: _Position) -> None:
         try:
             array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
@@ -236,25 +211,42 @@ class ColumnReader:
                 raise
             raise UnreadableImage(f"its table cannot be read: {failure.reason}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
-            reason = f"the table is damaged from row {position.row} on ({_first_line(error) or 'it ends there'})"
-            self.damaged[position.group] = (position.row, reason)
+            why = "it ends there" if isinstance(error, StopIteration) else first_line(error)[:100]
+            reason = f"the table is damaged from row {position.row} on ({why})"
+            self.damaged[group] = (position.row, reason)
             raise UnreadableImage(reason) from error
-        position.start, position.row, position.last = position.row, position.row + len(array), array
         self.decoded += len(array)
-        if position.row >= self.starts[position.group + 1]:
+        self._keep(position.row, array)
+        position.row += len(array)
+        if position.row >= self.starts[group + 1]:
             self.positions.remove(position)  # it leads nowhere, and keeps the last page
-        self._keep(position.start, array)
+
+    def _nearest(self, group: int, row: int) -> _Position:
+        """The position from which the way to `row` is shortest, a new one if there is none before it."""
+        before = [position for position in self.positions if position.group == group and position.row <= row]
+        if before:
+            position = max(before, key=lambda position: position.row)
+            self.positions.remove(position)
+        else:
+            rows, size = self.sizes[group]
+            count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
+            batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
+            position = _Position(group, self.starts[group], batches)
+        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
+        return position
 
     def _keep(self, start: int, array: pa.Array) -> None:
+        """Keep a batch, and of the others those used last. One that a position has just left stays: who comes to it
+        later starts inside it.
+        """
         self.kept[start] = array
-        self.kept.move_to_end(start)
+        left = {start + len(array), *(position.row for position in self.positions)}
         total = sum(kept.nbytes for kept in self.kept.values())
-        while total > self._kept_bytes and len(self.kept) > _FEW:
-            total -= self.kept.popitem(last=False)[1].nbytes
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [""])[0][:100]
+        for first, kept in list(self.kept.items()):
+            if total <= self._kept_bytes or len(self.kept) <= _FEW:
+                break
+            if first + len(kept) not in left:
+                total -= self.kept.pop(first).nbytes
 
 
 _readers: LruCache[tuple[File, str], ColumnReader] = LruCache(_FILES)
@@ -273,4 +265,4 @@ def _reader(file: File, column: str) -> ColumnReader:
         with _opening:
             return _readers.get((file, column)) or _readers.put((file, column), ColumnReader(file, column))
     except (UnreadableImage, OSError, ValueError) as error:
-        raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error
+        raise UnreadableImage(f"its table cannot be read: {reason_of(error)[:100]}") from error

@@ -39,15 +39,17 @@ LABEL_COLUMNS = ("label", "class", "class_name")
 DOMAIN_COLUMNS = ("domain",)
 # Rows that are converted at a time. A table in memory may have images in them.
 _ROWS, _ROWS_IN_MEMORY = 4096, 64
+# What is no path, and stands in the first row where a column is mistaken for one of paths.
+_NOT_PATHS: dict[type, str] = {bytes: "bytes", dict: "records", list: "lists"}
 
 
 class _BadRow(Exception):
     """A row that cannot be read; the message is the reason. Those after it can."""
 
 
-# Names by which a column is known, and the cells of a row, or why it cannot be read.
+# Names by which a column is known, in lower case, and the cells of a row by such names, or why it cannot be read.
 _Names = Sequence[str]
-_Row = Sequence[Any] | _BadRow
+_Row = dict[str, Any] | _BadRow
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class _Table:
 
     Attributes:
         columns: the names of its columns, of a JSONL file those of the first line.
-        rows: gives of each row, from the first, the cells of the columns that are known by these names, None where
-            there is no such column.
+        rows: gives the rows from the first, with at least the cells of the columns that are known by these names.
         images: the column that contains images, if any.
         names: gives what the numbers of a column stand for.
         count: the number of rows, where it is known.
@@ -72,7 +73,7 @@ class _Table:
     @property
     def id_names(self) -> _Names:
         """What a column with ids may be called; the one with images has none."""
-        return [name for name in ID_COLUMNS if self.images is None or name != self.images.strip().lower()]
+        return [name for name in ID_COLUMNS if self.images is None or name != _lower(self.images)]
 
 
 def table_file_images(file: File) -> Iterator[ImageItem]:
@@ -101,15 +102,14 @@ def table_images(table: Any) -> Iterator[ImageItem]:
     if found.images is None:
         yield from _listed(found, "The table", file_at)
         return
-    for number, (cell, name), label, domain in _labelled(found, [[found.images.strip().lower()], found.id_names]):
-        content: File | bytes | None = None
-        problem = None
+    image_names, id_names = [_lower(found.images)], found.id_names
+    for number, row, label, domain in _labelled(found, [image_names, id_names]):
+        content, problem = None, None
         try:
-            found_in_cell = cell_content(cell)
-            content = file_at(found_in_cell) if isinstance(found_in_cell, str) else found_in_cell
+            content = cell_content(_cell(row, image_names), file_at)
         except (UnreadableImage, InputError) as error:
             problem = str(error)
-        yield ImageItem(optional_text(name) or f"row {number}", content, label, domain, problem)
+        yield ImageItem(optional_text(_cell(row, id_names)) or f"row {number}", content, label, domain, problem)
 
 
 def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None]:
@@ -117,24 +117,18 @@ def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None
 
     `source` is a table file, or a pyarrow, pandas or polars table.
     """
-    if is_table(source):
-        return _columns(_in_memory(source), wanted)
-    file = LocalFile(Path(source))
+    columns: list[list[Any]] = [[] for _ in wanted]
     try:
-        return _columns(_read(file.described()), wanted)
+        table = _in_memory(source) if is_table(source) else _read(LocalFile(Path(source)).described())
+        for row in table.rows(wanted):
+            for cells, known in zip(columns, wanted):
+                cells.append(_cell(row, known))
+    except InputError:
+        raise
     except (UnreadableImage, OSError, ValueError, KeyError, NotImplementedError, _BadRow) as error:
-        raise InputError(f"The table {file.name!r} cannot be read: {reason_of(error)}.") from error
-
-
-def _columns(table: _Table, wanted: Sequence[_Names]) -> list[list[Any] | None]:
-    found: list[list[Any]] = [[] for _ in wanted]
-    for row in table.rows(wanted):
-        if isinstance(row, _BadRow):
-            raise row
-        for values, cell in zip(found, row):
-            values.append(cell)
+        raise InputError(f"The table {str(source)!r} cannot be read: {reason_of(error)}.") from error
     there = [find_column(table.columns, known) is not None for known in wanted]
-    return [values if named or any(v is not None for v in values) else None for values, named in zip(found, there)]
+    return [cells if named or any(c is not None for c in cells) else None for cells, named in zip(columns, there)]
 
 
 def is_table(images: Any) -> bool:
@@ -144,7 +138,7 @@ def is_table(images: Any) -> bool:
 
 def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:
     """The first column with one of the known names, whatever its case."""
-    by_lower = {column.strip().lower(): column for column in columns}
+    by_lower = {_lower(column): column for column in columns}
     return next((by_lower[name] for name in known if name in by_lower), None)
 
 
@@ -167,21 +161,18 @@ def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterato
     number = 0
     for number, row, label, domain in _labelled(table, [PATH_COLUMNS]):
         file, problem = None, None
-        if isinstance(row, _BadRow):
-            problem = str(row)
-        elif isinstance(row[0], (bytes, dict, list)) and number == 1:
-            kind = {bytes: "bytes", dict: "records", list: "lists"}[type(row[0])]
+        if number == 1 and isinstance(row, dict) and (kind := _NOT_PATHS.get(type(_cell(row, PATH_COLUMNS)))):
             raise InputError(
                 f"{what} has {kind} in column {column!r}, not paths. Images are read from a column called 'image' "
                 "that contains their encoded bytes, or records of bytes and path as on the Hugging Face Hub."
             )
-        elif (name := optional_text(row[0])) is None:
-            problem = "the table names no file in this row"
-        else:
-            try:
+        try:
+            if (name := optional_text(_cell(row, PATH_COLUMNS))) is None:
+                problem = "the table names no file in this row"
+            else:
                 file = file_of(name)
-            except InputError as error:  # a URL that is not one, or has a secret in it
-                problem = str(error)
+        except (_BadRow, InputError) as error:  # also a URL that is not one, or has a secret in it
+            problem = str(error)
         yield ImageItem(file.name if file else f"row {number}", file, label, domain, problem)
     if not number:
         raise InputError(f"{what} has no rows.")
@@ -192,37 +183,33 @@ def _contained(table: _Table, what: str, file: File) -> Iterator[ImageItem]:
     if not table.count:
         raise InputError(f"{what} has no rows.")
     # Numbers of equal length: sorted ids are in the order of the rows.
-    digits = len(str(table.count - 1))
-    for number, row, label, domain in _labelled(table, [table.id_names]):
-        name = optional_text(row[0]) or f"{file.name}#{number - 1:0{digits}}"
+    digits, id_names = len(str(table.count - 1)), table.id_names
+    for number, row, label, domain in _labelled(table, [id_names]):
+        name = optional_text(_cell(row, id_names)) or f"{file.name}#{number - 1:0{digits}}"
         yield ImageItem(name, ParquetCell(file, table.images, number - 1), label, domain)
 
 
-def _labelled(table: _Table, wanted: Sequence[_Names]) -> Iterator[tuple[int, Any, str | None, str | None]]:
-    """Of each row its number, the cells of the wanted columns, label and domain."""
+def _labelled(table: _Table, wanted: Sequence[_Names]) -> Iterator[tuple[int, _Row, str | None, str | None]]:
+    """Each row with its number, label and domain."""
     label_column = find_column(table.columns, LABEL_COLUMNS)
     label_names = None if label_column is None else table.names(label_column)
     for number, row in enumerate(table.rows([*wanted, LABEL_COLUMNS, DOMAIN_COLUMNS]), start=1):
-        if isinstance(row, _BadRow):
-            yield number, row, None, None
-        else:
-            *cells, label, domain = row
-            yield number, cells, _label(label, label_names), optional_text(domain)
+        label: str | None = None
+        domain: str | None = None
+        if isinstance(row, dict):
+            label, domain = _label(_cell(row, LABEL_COLUMNS), label_names), optional_text(_cell(row, DOMAIN_COLUMNS))
+        yield number, row, label, domain
 
 
-def _spread(
-    columns: Sequence[str], rows_of: Callable[[list[str]], Iterator[_Row]]
-) -> Callable[[Sequence[_Names]], Iterator[_Row]]:
-    """`_Table.rows` of a table that has the same columns in every row."""
+def _cell(row: _Row, known: _Names) -> Any:
+    """The cell of the first column that is known by one of these names; None if there is none."""
+    if isinstance(row, _BadRow):
+        raise row
+    return next((row[name] for name in known if name in row), None)
 
-    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
-        found = [find_column(columns, known) for known in wanted]
-        present = list(dict.fromkeys(name for name in found if name is not None))
-        positions = [None if name is None else present.index(name) for name in found]
-        for row in rows_of(present):
-            yield row if isinstance(row, _BadRow) else [None if at is None else row[at] for at in positions]
 
-    return rows
+def _lower(column: str) -> str:
+    return column.strip().lower()
 
 
 def _label(value: Any, names: Sequence[str] | None) -> str | None:
@@ -242,33 +229,26 @@ def _text(file: File, newline: str | None = None) -> io.TextIOWrapper:
 
 
 def _csv(file: File) -> _Table:
-    columns: list[str]
+    def records(lines: Iterable[str]) -> csv.DictReader[str]:
+        return csv.DictReader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
 
-    def reader(lines: Iterable[str]) -> Any:
-        return csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
-
-    def rows(wanted: list[str]) -> Iterator[_Row]:
+    def rows(_: Sequence[_Names]) -> Iterator[_Row]:
         with _text(file, newline="") as lines:
-            records = reader(lines)
-            names = next(records)
-            positions = [names.index(name) for name in wanted]
+            found = records(lines)
+            found.fieldnames = [_lower(name) for name in found.fieldnames or ()]
             while True:
                 try:
-                    record = next(records)
+                    yield next(found)
                 except StopIteration:
                     return
                 except csv.Error as error:
                     yield _BadRow(f"the row cannot be read: {error}")
-                    continue
-                if record:
-                    yield tuple(record[at] if at < len(record) else None for at in positions)
 
     with _text(file, newline="") as lines:
         try:
-            columns = next(reader(lines), [])
+            return _Table(records(lines).fieldnames or (), rows)
         except csv.Error as error:
             raise ValueError(str(error)) from error
-    return _Table(columns, _spread(columns, rows))
 
 
 def _jsonl(file: File) -> _Table:
@@ -287,13 +267,9 @@ def _jsonl(file: File) -> _Table:
                     record if is_object else _BadRow(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}')
                 )
 
-    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
+    def rows(_: Sequence[_Names]) -> Iterator[_Row]:
         for record in records():
-            if isinstance(record, _BadRow):
-                yield record
-            else:  # every line may have other columns
-                found = (find_column(record, known) for known in wanted)
-                yield [None if name is None else record[name] for name in found]
+            yield {_lower(name): cell for name, cell in record.items()} if isinstance(record, dict) else record
 
     first = next(records(), {})
     if isinstance(first, _BadRow):
@@ -305,17 +281,29 @@ def _parquet(file: File) -> _Table:
     found = parquet_file(file, columns=())
     schema, count = found.schema_arrow, found.metadata.num_rows
 
-    def rows(wanted: list[str]) -> Iterator[_Row]:
-        if not wanted:
-            yield from (() for _ in range(count))
+    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
+        present = _present(schema.names, wanted)
+        if not present:
+            yield from ({} for _ in range(count))
             return
-        opened = parquet_file(file, columns=wanted)
+        opened = parquet_file(file, columns=present)
         for group in range(opened.num_row_groups):  # one by one: those before a damaged one are read
-            for batch in opened.iter_batches(_ROWS, row_groups=[group], columns=wanted, use_threads=False):
-                yield from zip(*(batch.column(name).to_pylist() for name in wanted))
+            yield from _arrow_rows(opened.iter_batches(_ROWS, row_groups=[group], columns=present, use_threads=False))
 
-    rows_of = _spread(schema.names, rows)
-    return _Table(schema.names, rows_of, image_column(schema), partial(class_names, schema), count)
+    return _Table(schema.names, rows, image_column(schema), partial(class_names, schema), count)
+
+
+def _present(columns: Sequence[str], wanted: Sequence[_Names]) -> list[str]:
+    """The columns that are known by these names."""
+    found = (find_column(columns, known) for known in wanted)
+    return list(dict.fromkeys(name for name in found if name is not None))
+
+
+def _arrow_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
+    for batch in batches:
+        names = [_lower(name) for name in batch.schema.names]
+        for cells in zip(*(column.to_pylist() for column in batch.columns)):
+            yield dict(zip(names, cells))
 
 
 def arrow_table(given: Any) -> pa.Table:
@@ -331,14 +319,12 @@ def arrow_table(given: Any) -> pa.Table:
 def _in_memory(given: Any) -> _Table:
     table = arrow_table(given)
 
-    def rows(wanted: list[str]) -> Iterator[_Row]:
-        for batch in table.select(wanted).to_batches(_ROWS_IN_MEMORY):
-            yield from zip(*(column.to_pylist() for column in batch.columns))
+    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
+        return _arrow_rows(table.select(_present(table.column_names, wanted)).to_batches(_ROWS_IN_MEMORY))
 
-    def has_images(name: str) -> bool:
-        first = next((cell for (cell,) in rows([name]) if cell is not None), None)  # type: ignore[misc]
+    def has_images(known: str) -> bool:
+        first = next((cell for row in rows([[known]]) if (cell := _cell(row, [known])) is not None), None)
         return isinstance(first, bytes) or (isinstance(first, dict) and "bytes" in first)
 
-    called = [name for known in IMAGE_COLUMNS if (name := find_column(table.column_names, [known])) is not None]
-    images = next(filter(has_images, called), None)
-    return _Table(table.column_names, _spread(table.column_names, rows), images, count=table.num_rows)
+    images = find_column(table.column_names, list(filter(has_images, IMAGE_COLUMNS)))
+    return _Table(table.column_names, rows, images, count=table.num_rows)

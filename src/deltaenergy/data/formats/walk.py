@@ -26,20 +26,19 @@ MOST_LINKS_TO_A_FOLDER = 16
 class EntryKind(Enum):
     """What an entry of a folder is to us.
 
-    UNREADABLE has an image's name but is not a file that can be opened; CLOSED is a folder that cannot be listed, or a
-    link that leads nowhere and may have led to a folder. OTHER files are not images.
+    An IMAGE has the name of one, or begins as one, and may still be something that cannot be opened. CLOSED is a folder
+    that cannot be listed, or a link that leads nowhere and may have led to a folder. OTHER files are not images.
     """
 
     FOLDER = "folder"
     IMAGE = "image"
-    UNREADABLE = "unreadable"
     CLOSED = "closed"
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One entry of a folder, here or at a URL; what is UNREADABLE or CLOSED comes with the reason.
+    """One entry of a folder, here or at a URL; what cannot be read has a `problem`.
 
     `parts` is its name below the folder that was walked.
     """
@@ -62,7 +61,7 @@ class FolderEntry:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it is an image, or something that should be and cannot be read."""
+        """Whether it is an image, or may have some and cannot be read."""
         return self.kind is EntryKind.IMAGE or self.problem is not None
 
     def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
@@ -87,7 +86,9 @@ def tree(
     listed comes once more, as CLOSED; the first one is an `InputError` if `strict`. Names that begin with a dot are
     given if `hidden`; `enter` says by its parts whether to look into a folder.
     """
-    first = list_folder(folder, hidden=hidden) if strict else list_or_problem(folder, hidden=hidden)
+    first = list_folder(folder, hidden=hidden)
+    if strict and first and first[0].path == folder:
+        raise InputError(f"{str(folder)!r} cannot be read: {first[0].problem}.")
     followed: Counter[Path] = Counter()
     # For each folder that is open: what is still to come of it, and the real places of the links that led to it.
     waiting: list[tuple[Path, Iterator[FolderEntry], tuple[Path, ...]]] = [(folder, iter(first), ())]
@@ -98,7 +99,7 @@ def tree(
             waiting.pop()
             continue
         if entry.kind is EntryKind.FOLDER and entry.linked:
-            target, here = _real(entry.path), (*trail, _real(above))
+            target, here = Path(os.path.realpath(entry.path)), (*trail, Path(os.path.realpath(above)))
             if any(place.is_relative_to(target) for place in here):
                 continue
             followed[target] += 1
@@ -109,69 +110,49 @@ def tree(
             trail = here
         yield entry
         if entry.kind is EntryKind.FOLDER and enter(entry.parts):
-            inside = list_or_problem(entry.path, entry.parts, hidden=hidden)
+            inside = list_folder(entry.path, entry.parts, hidden=hidden)
             waiting.append((entry.path, iter(inside), trail))
 
 
-def list_folder(folder: Path, *, hidden: bool = False) -> list[FolderEntry]:
-    """The entries of `folder`, sorted; names that begin with a dot only if `hidden`. Raises `InputError`."""
-    try:
-        return _list(folder, (), hidden)
-    except OSError as error:
-        raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in `folder`, sorted, also those whose names begin with a dot. Raises `InputError`."""
+    entries = tree(folder, hidden=True, enter=lambda parts: False)
+    return [entry.path for entry in entries if entry.kind is EntryKind.FOLDER]
 
 
-def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
-    """The entries of `folder`, whose own parts these are; if it cannot be listed, only that."""
+def list_folder(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
+    """The entries of `folder`, whose own parts these are, sorted; if it cannot be listed, only that, as CLOSED."""
     try:
-        return _list(folder, parts, hidden)
+        with os.scandir(folder) as entries:
+            visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
+        visible.sort(key=lambda entry: entry.name)
+        return [_look(folder / entry.name, (*parts, entry.name), entry) for entry in visible]
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else (error.strerror or str(error)).lower()
         return [FolderEntry(LocalFile(folder), EntryKind.CLOSED, parts, problem=f"the folder cannot be listed: {why}")]
 
 
-def is_image_name(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in EXTENSIONS  # noqa: PTH122 (a Path per name is slow)
+def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
+    suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 (a Path per name is slow)
+    is_named, linked = suffix in EXTENSIONS, entry.is_symlink()
+    problem: str | None = None
+    try:
+        if entry.is_dir():
+            kind = EntryKind.FOLDER
+        elif entry.is_file():
+            kind = EntryKind.IMAGE if is_named or (not suffix and _begins_as_image(path)) else EntryKind.OTHER
+        else:
+            mode = os.stat(path).st_mode  # noqa: PTH116 (an error for a link that leads nowhere)
+            kind = EntryKind.IMAGE if is_named else EntryKind.OTHER
+            problem = what_it_is(mode) if is_named else None
+    except OSError as error:
+        kind, problem = EntryKind.IMAGE if is_named else EntryKind.CLOSED, why_not_reached(path, error)
+    return FolderEntry(LocalFile(path), kind, parts, linked, problem)
 
 
-def _is_nameless_image(path: Path) -> bool:
-    """Whether a regular file without a suffix begins as images do."""
-    if os.path.splitext(path.name)[1]:  # noqa: PTH122
-        return False
+def _begins_as_image(path: Path) -> bool:
     try:
         with path.open("rb", buffering=0) as file:
             return begins_as_image(file.read(12))
     except OSError:
         return False
-
-
-def _list(folder: Path, parts: tuple[str, ...], hidden: bool) -> list[FolderEntry]:
-    with os.scandir(folder) as entries:
-        visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
-    visible.sort(key=lambda entry: entry.name)
-    return [_look(folder / entry.name, (*parts, entry.name), entry) for entry in visible]
-
-
-def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
-    problem, linked = None, entry.is_symlink()
-    try:
-        if entry.is_dir():
-            kind = EntryKind.FOLDER
-        elif entry.is_file():
-            kind = _kind_of_file(path)
-        else:
-            mode, kind = os.stat(path).st_mode, EntryKind.OTHER  # noqa: PTH116 (an error for a link that leads nowhere)
-            if is_image_name(path.name):
-                kind, problem = EntryKind.UNREADABLE, what_it_is(mode)
-    except OSError as error:
-        kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
-        problem = why_not_reached(path, error)
-    return FolderEntry(LocalFile(path), kind, parts, linked, problem)
-
-
-def _kind_of_file(path: Path) -> EntryKind:
-    return EntryKind.IMAGE if is_image_name(path.name) or _is_nameless_image(path) else EntryKind.OTHER
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))

@@ -13,7 +13,6 @@ import bisect
 import io
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -25,15 +24,23 @@ from deltaenergy.data.remote.errors import Changed, Refused
 MOST_AHEAD = 8
 # One who reads some images requests a block ahead for this many in a row; one who reads up to the end, for each.
 _CAUTION = 8
+# Ranges of columns are requested so many at a time.
+_RANGES_AHEAD = 16
 _READERS = 64
 # What an entry of a few bytes takes.
 _LEAST_COST = 1024
 
-_Key = tuple[RemoteObject, int, int]
+
+class _Block(Future[bytes]):
+    """Some bytes of an object that are there, or on their way."""
+
+    def __init__(self, of: RemoteObject, start: int, end: int) -> None:
+        super().__init__()
+        self.key, self.cost = (of, start, end), max(end - start, _LEAST_COST)
 
 
 class BlockCache:
-    """The blocks of `block_bytes` that are there, up to `kept_bytes`, or on their way, the last ones used last."""
+    """The blocks of `block_bytes` that were used last, up to `kept_bytes`."""
 
     def __init__(
         self,
@@ -42,58 +49,35 @@ class BlockCache:
         block_bytes: int = 4 << 20,
         kept_bytes: int = 64 << 20,
     ) -> None:
-        self.fetch, self.block_bytes, self.kept_bytes = fetch, block_bytes, kept_bytes
-        self.lock = threading.Lock()
-        self.blocks: OrderedDict[_Key, Future[bytes]] = OrderedDict()
-        self.cost = 0
+        self.fetch, self.block_bytes = fetch, block_bytes
+        self.blocks: LruCache[tuple[RemoteObject, int, int], _Block] = LruCache(kept_bytes, lambda block: block.cost)
+        self._lock = threading.Lock()
 
     def get(self, of: RemoteObject, start: int, end: int) -> bytes:
-        future, is_new = self._future((of, start, end))
+        block, is_new = self._block(of, start, end)
         if is_new:
-            self._fetch((of, start, end), future)
-        return future.result()
+            self._fetch(block)
+        return block.result()
 
     def request_ahead(self, of: RemoteObject, start: int, end: int) -> None:
-        future, is_new = self._future((of, start, end))
+        block, is_new = self._block(of, start, end)
         if is_new:
             # As a daemon: what may not be needed in the end does not keep the process alive.
-            arguments = ((of, start, end), future)
-            threading.Thread(target=self._fetch, args=arguments, name="read ahead", daemon=True).start()
+            threading.Thread(target=self._fetch, args=(block,), name="read ahead", daemon=True).start()
 
-    def _future(self, key: _Key) -> tuple[Future[bytes], bool]:
-        with self.lock:
-            is_new = key not in self.blocks
-            future = self.blocks.setdefault(key, Future())
-            self.blocks.move_to_end(key)
-            return future, is_new
+    def _block(self, of: RemoteObject, start: int, end: int) -> tuple[_Block, bool]:
+        with self._lock:
+            block = self.blocks.get((of, start, end))
+            # Those who waited for one that failed got the error; the next may try again, unless that cannot help.
+            if block is None or (block.done() and not isinstance(block.exception(), Changed | None)):
+                return self.blocks.put((of, start, end), _Block(of, start, end)), True
+            return block, False
 
-    def _fetch(self, key: _Key, future: Future[bytes]) -> None:
+    def _fetch(self, block: _Block) -> None:
         try:
-            data = self.fetch(*key)
+            block.set_result(self.fetch(*block.key))
         except BaseException as error:
-            # Those who wait get the error; the next one may try again, unless that cannot help.
-            with self.lock:
-                if isinstance(error, Changed):
-                    self._keep(_LEAST_COST)
-                else:
-                    self.blocks.pop(key, None)
-            future.set_exception(error)
-        else:
-            future.set_result(data)
-            with self.lock:
-                self._keep(max(len(data), _LEAST_COST))
-
-    def _keep(self, cost: int) -> None:
-        self.cost += cost
-        given_up = []
-        for key, future in self.blocks.items():
-            if self.cost <= self.kept_bytes:
-                break
-            if future.done():
-                given_up.append(key)
-                self.cost -= _LEAST_COST if future.exception() else max(len(future.result()), _LEAST_COST)
-        for key in given_up:
-            del self.blocks[key]
+            block.set_exception(error)
 
 
 class BlockReader:
@@ -108,72 +92,65 @@ class BlockReader:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
-        end = min(end, self.size)
-        if end <= start:
-            return b""
-        cache, size = _cache, _cache.block_bytes
-        first, last = start // size, (end - 1) // size
-        beyond = last + self._ahead(first, last)
-        pieces = []
-        for number in range(first, last + 1):
-            for coming in range(number + 1, min(beyond, number + MOST_AHEAD) + 1):
-                if coming * size < self.size:
-                    cache.request_ahead(self.of, *self._bounds(coming, size))
-            data = cache.get(self.of, *self._bounds(number, size))
-            offset = number * size
-            pieces.append(data[max(start - offset, 0) : end - offset])
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        pieces, end = [], min(end, self.size)
+        while start < end:
+            first, last = self._request(start, end)
+            pieces.append(_cache.get(self.of, first, last)[start - first : end - first])
+            start = last
+        return b"".join(pieces)
 
-    def _bounds(self, number: int, size: int) -> tuple[int, int]:
+    def file(self) -> RangeFile:
+        return RangeFile(self.size, self.read)
+
+    def _request(self, start: int, end: int) -> tuple[int, int]:
+        """The block with the byte at `start`, of those that are read to `end`; further ones are requested ahead."""
+        size = _cache.block_bytes
+        number = start // size
+        wanted = max((end - 1) // size - number, self._ahead(number))
+        for first in range((number + 1) * size, self.size, size)[: min(wanted, MOST_AHEAD)]:
+            _cache.request_ahead(self.of, first, min(first + size, self.size))
         return number * size, min((number + 1) * size, self.size)
 
-    def _ahead(self, first: int, last: int) -> int:
-        """How many blocks behind `last` to request; none where no new ground is entered, or after a leap."""
+    def _ahead(self, number: int) -> int:
+        """How many blocks after this one to request; none where no new ground is entered, or after a leap."""
         with self._lock:
-            if not self._last - MOST_AHEAD <= first <= self._last + 1:
-                self._last, self._run = last, 0
-            elif last > self._last:
-                self._run += last - self._last
-                self._last = last
-                return min(MOST_AHEAD, self._run // self._caution)
+            if not self._last - MOST_AHEAD <= number <= self._last + 1:
+                self._last, self._run = number, 0
+            elif number > self._last:
+                self._last, self._run = number, self._run + 1
+                return self._run // self._caution
             return 0
 
 
-class RangeReader:
+class RangeReader(BlockReader):
     """Any bytes of an object of which mostly some `ranges` are read, in their order: each is one request, and several
     are on their way at a time. Other bytes are requested as they are needed.
     """
 
-    def __init__(self, of: RemoteObject, ahead: int = 16) -> None:
-        self._blocks = BlockReader(of)
-        self.of, self.size, self._ahead = of, self._blocks.size, ahead
-        self.ranges: Sequence[tuple[int, int]] = ()
+    ranges: Sequence[tuple[int, int]] = ()
 
-    def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
+    def _request(self, start: int, end: int) -> tuple[int, int]:
         if self.size <= _cache.block_bytes:  # all of it will be needed for the images
-            return self._blocks.read(start, end)
-        cache, pieces, end = _cache, [], min(end, self.size)
-        while start < end:
-            number = bisect.bisect_right(self.ranges, (start, self.size)) - 1
-            first, last = self.ranges[number] if number >= 0 else (0, 0)
-            if start < last:
-                for coming in self.ranges[number + 1 : number + 1 + self._ahead]:
-                    cache.request_ahead(self.of, *coming)
-                data = cache.get(self.of, first, last)[start - first : end - first]
-            else:
-                after = self.ranges[number + 1][0] if number + 1 < len(self.ranges) else end
-                data = cache.get(self.of, start, min(end, after))
-            pieces.append(data)
-            start += len(data)
-        return b"".join(pieces)
+            return super()._request(start, end)
+        after = bisect.bisect_right(self.ranges, (start, self.size))
+        if after and start < self.ranges[after - 1][1]:
+            for first, last in self.ranges[after : after + _RANGES_AHEAD]:
+                _cache.request_ahead(self.of, first, last)
+            return self.ranges[after - 1]
+        return start, min([end, *(first for first, _ in self.ranges[after : after + 1])])
 
 
 class RangeFile(io.RawIOBase):
-    """A file of `size` bytes that can be read anywhere. Those derived from it define `readinto`."""
+    """A file of `size` bytes that can be read anywhere: `read` gives those from a start to an end, or as many as there
+    are. `failure` is what it raised last: libraries between take it for damage.
+    """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, read: Callable[[int, int], bytes], close: Callable[[], object] = lambda: None
+    ) -> None:
         self.size, self.position = size, 0
+        self._read, self._close = read, close
+        self.failure: Exception | None = None
 
     def readable(self) -> bool:
         return True
@@ -191,26 +168,19 @@ class RangeFile(io.RawIOBase):
         self.position = start + offset
         return self.position
 
-
-class RemoteFileReader(RangeFile):
-    """An object as a file that can be read anywhere. `failure` is what the last request that failed raised: libraries
-    between take it for damage.
-    """
-
-    def __init__(self, reader: BlockReader | RangeReader) -> None:
-        super().__init__(reader.size)
-        self.reader = reader
-        self.failure: Exception | None = None
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:
-            data = self.reader.read(self.position, self.position + len(buffer))
+            data = self._read(self.position, min(self.position + len(buffer), self.size))
         except Exception as error:
             self.failure = error
             raise
         memoryview(buffer)[: len(data)] = data
         self.position += len(data)
         return len(data)
+
+    def close(self) -> None:
+        self._close()
+        super().close()
 
 
 def shared_reader(of: RemoteObject) -> BlockReader:

@@ -30,6 +30,7 @@ from deltaenergy.data.remote.errors import (
     RequestLimits,
     first_line,
     no_credentials,
+    out_of_reach,
 )
 from deltaenergy.data.remote.url import is_web, root_of, scheme_of
 from deltaenergy.data.remote.web import Web
@@ -256,10 +257,7 @@ def _explained(url: str, error: Exception) -> Exception:
         return Refused(url, "cannot be read: its bytes break off")
     if "HTTP error" in text or (status or 0) >= 500 or status in {408, 429}:
         why = "it does not answer in time" if "kind: Timeout" in str(error) else why
-        return UnreachableError(
-            f"{root_of(url)} cannot be reached: {why}. It was asked {_connections.limits.attempts} times, last for "
-            f"{url}. Check the connection and run again."
-        )
+        return out_of_reach(url, why, _connections.limits.attempts)
     return Refused(url, f"cannot be read: {why}")
 
 

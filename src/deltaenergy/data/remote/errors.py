@@ -79,6 +79,14 @@ def no_credentials(url: str, why: str) -> UnreachableError:
     )
 
 
+def out_of_reach(url: str, why: str, attempts: int) -> UnreachableError:
+    """The error for a store or server that does not answer."""
+    return UnreachableError(
+        f"{root_of(url)} cannot be reached: {why}. It was asked {attempts} times, last for {url}. Check the connection "
+        "and run again."
+    )
+
+
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
     """What is refused in this block becomes an `InputError` with what to do about it."""

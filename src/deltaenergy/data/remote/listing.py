@@ -25,7 +25,7 @@ from deltaenergy.data.formats.folder import (
     matching_images,
     split_pattern,
 )
-from deltaenergy.data.formats.tar import COMPRESSED_TARS, compressed
+from deltaenergy.data.formats.tar import COMPRESSED_TARS
 from deltaenergy.data.formats.walk import EntryKind, FolderEntry
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import get, list_objects
@@ -86,40 +86,30 @@ def _images_at(url: str, others: OtherFiles, alone: bool) -> Iterator[ImageItem]
     """The images at a URL without braces."""
     suffix, is_pattern = suffix_of(url), not is_web(url) and glob.has_magic(url)
     if url.partition("?")[0].lower().endswith(COMPRESSED_TARS):
-        raise compressed(RemoteFile(url))
+        return file_images(RemoteFile(url))
     if suffix in CONTAINERS and not is_pattern and not url.endswith("/"):
-        return _from_file(url)
-    if is_web(url) and suffix not in LIST_EXTENSIONS and (url.endswith("/") or "*" in url):
-        raise _no_folders(url)
+        return _at(url, others)
     if suffix in LIST_EXTENSIONS:
         return _listed_urls(url)
     if is_pattern:
         return _matching(url, others)
+    if is_web(url) and (url.endswith("/") or "*" in url):
+        raise _no_folders(url)
     if not is_web(url) and (suffix not in EXTENSIONS or url.endswith("/")):
-        return _from_folder(url, others)
-    return _from_image(url, others) if alone else iter([ImageItem(url, RemoteFile(url))])
+        return folder_images(url, _below(url), others)
+    return _at(url, others) if alone else iter([ImageItem(url, RemoteFile(url))])
 
 
-def _from_file(url: str) -> Iterator[ImageItem]:
-    with explained():
-        file = RemoteFile(url).described()
-    yield from file_images(file)
-
-
-def _from_image(url: str, others: OtherFiles) -> Iterator[ImageItem]:
-    """An image that must be there, or a folder of its name."""
+def _at(url: str, others: OtherFiles) -> Iterator[ImageItem]:
+    """The images of a file that must be there, or of a folder with the name of an image."""
     file = None
     with explained():
         try:
             file = RemoteFile(url).described()
         except Missing as missing:
-            if not missing.is_folder:
+            if not missing.is_folder or suffix_of(url) in CONTAINERS:
                 raise
-    yield from _from_folder(url, others) if file is None else [ImageItem(url, file)]
-
-
-def _from_folder(url: str, others: OtherFiles) -> Iterator[ImageItem]:
-    yield from folder_images(url, _below(url), others)
+    yield from folder_images(url, _below(url), others) if file is None else file_images(file)
 
 
 def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:
@@ -130,10 +120,9 @@ def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:
     try:
         yield next(images)
     except InputError:
-        refused = _refusal(pattern)
-        if isinstance(refused, Missing):
+        if isinstance(_refusal(pattern), Missing):
             raise
-        images = _from_file(pattern)  # its name has [ and ] itself
+        images = _at(pattern, others)  # its name has [ and ] itself
     yield from images
 
 
@@ -149,16 +138,16 @@ def _listed_urls(url: str) -> Iterator[ImageItem]:
         raise InputError(f"The list {url} contains no URL.")
     for number, line in lines:
         try:
-            file = RemoteFile(checked_url(line, "the line"))
+            file = RemoteFile(checked_url(line, f"Line {number} of the list {url}"))
         except InputError as error:
             if number == lines[0][0]:
-                raise InputError(f"Line {number} of the list {url} is wrong: {error}") from error
+                raise
             yield ImageItem(f"{url} (line {number})", None, problem=str(error))
         else:
             yield from found_images(file) if file.suffix in SHARDS else [ImageItem(file.url, file)]
 
 
-def _below(folder: str) -> list[FolderEntry]:
+def _below(folder: str) -> Iterator[FolderEntry]:
     """Every file below a folder, in the order of a local one: each folder sorted by name."""
     prefix = folder.rstrip("/") + "/"
     with explained():
@@ -171,7 +160,7 @@ def _below(folder: str) -> list[FolderEntry]:
         if one.url.startswith(prefix) and not is_marker and not any(part.startswith(".") for part in parts):
             file = RemoteFile(one.url, one.size, one.version)
             entries.append(FolderEntry(file, EntryKind.IMAGE if file.suffix in EXTENSIONS else EntryKind.OTHER, parts))
-    return sorted(entries, key=lambda entry: entry.parts)
+    yield from sorted(entries, key=lambda entry: entry.parts)
 
 
 def _no_folders(url: str) -> InputError:

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from deltaenergy.data.remote.errors import Changed, Denied, Missing, Refused, RequestLimits, first_line
+from deltaenergy.data.remote.errors import Changed, Denied, Missing, Refused, RequestLimits, first_line, out_of_reach
 from deltaenergy.data.remote.url import root_of
-from deltaenergy.errors import UnreachableError
 
 if TYPE_CHECKING:
     import httpx2
@@ -129,10 +128,7 @@ class Web:
         lately = any(at >= waited for at in self._answered.copy().values())
         if (itself is not None and itself >= waited) or (itself is None and lately):
             return Refused(url, f"its server cannot be reached: {why}")
-        return UnreachableError(
-            f"{root_of(url)} cannot be reached: {why}. It was asked {self._limits.attempts} times, last for {url}. "
-            "Check the connection and run again."
-        )
+        return out_of_reach(url, why, self._limits.attempts)
 
 
 def _refusal(url: str, status: int) -> Refused:

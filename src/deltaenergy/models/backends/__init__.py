@@ -22,6 +22,7 @@ from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_
 from deltaenergy.models.backends.base import BackendModel, CompiledEngine, opened_export
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
+from deltaenergy.source import Source, as_source
 
 if TYPE_CHECKING:
     from deltaenergy.models.backends.openvino import CalibrationPixels
@@ -92,7 +93,8 @@ def on_backend(
             return BackendModel(model, _onnx(model, tag), backend, precision, tag)
         pixels = None
         if precision == "int8":
-            pixels, calibration = _calibration(model, calibration_images, calibration)
+            source = None if calibration_images is None else as_source(calibration_images)
+            pixels, calibration = _calibration(model, source, calibration)
             tag = f"{tag}-{calibration}"
         made = BackendModel(model, _openvino(model, tag, precision, pixels), backend, precision, tag)
         made.calibration = calibration
@@ -134,17 +136,17 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
     return engine
 
 
-def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[CalibrationPixels | None, str]:
+def _calibration(model: TowerModel, source: Source | None, known: str | None) -> tuple[CalibrationPixels | None, str]:
     """Pixels to set ranges with, and their id: a hash of them and of the quantiser's version."""
     from deltaenergy.models.backends.openvino import calibration_pixels, quantiser_version
 
     if known is not None:
         return None, known
-    if images is None:
+    if source is None:
         raise InputError(
             "`precision='int8'` on OpenVINO needs images to set its ranges with: pass a few hundred that look like "
             "yours as `calibration_images`."
         )
-    pixels = calibration_pixels(model, images)
+    pixels = calibration_pixels(model, source)
     named = f"{pixels.digest} nncf {quantiser_version()}"
     return pixels, hashlib.blake2b(named.encode(), digest_size=8).hexdigest()

@@ -70,7 +70,6 @@ class QuickGeluMlp(nn.Module):
         self.second = Int8Linear(second.weight / _ALPHA, second.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(…, W) -> (…, W), without gradients."""
         result: torch.Tensor = self.second(nn.functional.silu(self.first(x), inplace=True))
         return result
 

@@ -27,7 +27,7 @@ from deltaenergy.models.backends.base import TowerEngine, exported_program, libr
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import decode_ahead
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
-from deltaenergy.source import require_images
+from deltaenergy.source import Source, require_images
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,9 +102,9 @@ class CalibrationPixels:
     digest: str
 
 
-def calibration_pixels(model: TowerModel, images: Any) -> CalibrationPixels:
+def calibration_pixels(model: TowerModel, source: Source) -> CalibrationPixels:
     """At most `MOST` of the images, evenly spaced over them all; unreadable images are skipped."""
-    items = list(require_images(images, "calibration_images"))
+    items = list(require_images(source, "calibration_images"))
     chosen = [items[i] for i in np.unique(np.linspace(0, len(items) - 1, min(MOST, len(items))).round().astype(int))]
     found = [pixels for _, pixels in decode_ahead(model, chosen, ahead=64)]
     readable = [pixels for pixels in found if not isinstance(pixels, str)]

@@ -5,6 +5,7 @@ Names and shapes are those of `CLIPTextModelWithProjection`, which the tests com
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,61 +22,22 @@ from deltaenergy.models.towers.blocks import run_blocks
 NORM_EPSILON = 1e-5
 
 
-class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.head_dim = width // heads
-        self.scale = self.head_dim**-0.5
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
-
-
-class _Perceptron(nn.Module):
-    def __init__(self, width: int, inner: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.fc2(nn.functional.gelu(self.fc1(x)))
-        return result
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int, inner: int, heads: int) -> None:
-        super().__init__()
-        self.layer_norm1 = nn.LayerNorm(width, eps=NORM_EPSILON)
-        self.self_attn = _Attention(width, heads)
-        self.layer_norm2 = nn.LayerNorm(width, eps=NORM_EPSILON)
-        self.mlp = _Perceptron(width, inner)
-
-
-@dataclass(frozen=True)
-class TextConfig:
-    """Sizes of the tower, under CLIP's names."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    projection_dim: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    max_position_embeddings: int
-    hidden_act: str
-    bos_token_id: int
-    eos_token_id: int
-
-
-class _Embeddings(nn.Module):
-    def __init__(self, tokens: int, positions: int, width: int) -> None:
-        super().__init__()
-        # Given, not drawn: to draw numbers for tensors without memory torch imports its compiler, which takes seconds.
-        self.token_embedding = nn.Embedding(tokens, width, _weight=torch.empty(tokens, width))
-        self.position_embedding = nn.Embedding(positions, width, _weight=torch.empty(positions, width))
-
-
-class _Encoder(nn.Module):
-    def __init__(self, blocks: int, width: int, inner: int, heads: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(_Block(width, inner, heads) for _ in range(blocks))
+def _block(width: int, inner: int, heads: int) -> nn.Module:
+    """A block of CLIP's layout, which `run_blocks` runs."""
+    attention: Any = nn.Module()
+    attention.head_dim = width // heads
+    attention.scale = attention.head_dim**-0.5
+    attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj = (
+        nn.Linear(width, width) for _ in range(4)
+    )
+    block: Any = nn.Module()
+    block.layer_norm1, block.self_attn = nn.LayerNorm(width, eps=NORM_EPSILON), attention
+    block.layer_norm2 = nn.LayerNorm(width, eps=NORM_EPSILON)
+    block.mlp = nn.Sequential(
+        OrderedDict(fc1=nn.Linear(width, inner), activation_fn=nn.GELU(), fc2=nn.Linear(inner, width))
+    )
+    made: nn.Module = block
+    return made
 
 
 @dataclass(frozen=True)
@@ -86,12 +48,15 @@ class Hidden:
 
 
 class _TextModel(nn.Module):
-    def __init__(self, config: TextConfig) -> None:
+    def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        width = config.hidden_size
-        self.embeddings = _Embeddings(config.vocab_size, config.max_position_embeddings, width)
-        sizes = config.intermediate_size, config.num_attention_heads
-        self.encoder = _Encoder(config.num_hidden_layers, width, *sizes)
+        width, inner, heads = (config[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads"))
+        self.embeddings: Any = nn.Module()
+        for name, rows in (("token", config["vocab_size"]), ("position", config["max_position_embeddings"])):
+            # Given, not drawn: to draw numbers for tensors without memory torch imports its compiler: seconds.
+            self.embeddings.add_module(f"{name}_embedding", nn.Embedding(rows, width, _weight=torch.empty(rows, width)))
+        self.encoder: Any = nn.Module()
+        self.encoder.layers = nn.ModuleList(_block(width, inner, heads) for _ in range(config["num_hidden_layers"]))
         self.final_layer_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
 
     def forward(self, input_ids: torch.Tensor) -> Hidden:
@@ -103,13 +68,13 @@ class _TextModel(nn.Module):
 
 
 class LiteText(nn.Module):
-    """All weights of the text tower; `config` has its settings."""
+    """All weights of the text tower; `config` has its settings, under CLIP's names."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.config = TextConfig(**{name: config[name] for name in TextConfig.__annotations__})
-        self.text_model = _TextModel(self.config)
-        self.text_projection = nn.Linear(self.config.hidden_size, self.config.projection_dim, bias=False)
+        self.config = dict(config)
+        self.text_model = _TextModel(config)
+        self.text_projection = nn.Linear(config["hidden_size"], config["projection_dim"], bias=False)
 
 
 class LiteTokenizer:

@@ -69,6 +69,12 @@ def read_weights(files: Iterable[Path]) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def misfit(error: RuntimeError) -> str:
+    """What `load_state_dict` found: the first line of its list of missing, unexpected or misshapen tensors."""
+    reason = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+
+
 def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config: str = "config.json") -> None:
     """Load weights into a module that was built without memory, and set the buffers that no checkpoint has.
 
@@ -80,11 +86,9 @@ def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config:
     try:
         module.load_state_dict({**given, **counters}, strict=True, assign=True)
     except RuntimeError as error:
-        reason = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
-        shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
         raise ArtifactError(
-            f"{folder}: the weights do not fit {config}: {shown} Download both again; quantised weights are not "
-            "supported."
+            f"{folder}: the weights do not fit {config}: {misfit(error)} Download both again; quantised weights are "
+            "not supported."
         ) from error
     for part in module.modules():
         if "position_ids" in part._buffers:

@@ -39,11 +39,9 @@ class ConvolutionalModel(TowerModel):
         return self.pooled(feature_map), self.patches(feature_map)
 
     def pooled(self, feature_map: torch.Tensor) -> torch.Tensor:
-        """A map -> unit image features (B, D)."""
         return self.features_of(feature_map.mean((2, 3)))
 
     def patches(self, feature_map: torch.Tensor) -> torch.Tensor:
-        """A map -> unit patch features (B, h·w, D)."""
         return self.features_of(feature_map.flatten(2).transpose(1, 2))
 
 

@@ -158,21 +158,21 @@ class LearnedPrompts:
         chunks = _chunks_by_length(lengths, self._tokens_at_once // max(1, len(contexts)))
         return _in_chunks([(run(classes), flat, classes) for classes in chunks], dim=1)
 
-    def tokens(self, contexts: int = 1) -> int:
-        """Number of tokens through the tower, for this many shared contexts."""
+    def tokens(self) -> int:
+        """Number of tokens through the tower, for one context or one of each class."""
         if self.shares_prefix:
             common = self._prompts[0]
             prefix = len(common.before) + self.context_length + len(common.middle)
-            return contexts * (prefix + sum(len(prompt.after) for prompt in self._prompts))
-        return contexts * sum(self._run_lengths())
+            return prefix + sum(len(prompt.after) for prompt in self._prompts)
+        return sum(self._run_lengths())
 
-    def recomputes(self, contexts: int = 1) -> bool:
+    def recomputes(self) -> bool:
         """Whether the backward pass of a run computes activations again to save memory."""
-        return self.tokens(contexts) > self._tokens_at_once
+        return self.tokens() > self._tokens_at_once
 
-    def activation_bytes(self, contexts: int = 1) -> int:
+    def activation_bytes(self) -> int:
         """About how much autograd keeps of a run at once."""
-        return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
+        return self._bytes_per_token * min(self.tokens(), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
         """Unit features (K, D) from whole prompts."""

@@ -55,7 +55,7 @@ class Clipn(Score):
     summary = 'yes or no for every class, by a second text encoder that was trained to say "no"'
     formula = "Σ_k softmax(L s)_k σ(L (s_k − z·n_k))  (atd), or the σ of the top class (ctw)"
     paper = "Wang et al., ICCV 2023"
-    requires = frozenset({Need.FEATURES, Need.TEXTS})
+    needs = frozenset({Need.FEATURES, Need.TEXTS})
     no_tower: str = ""
     mode: Mode = "atd"
 

@@ -31,7 +31,7 @@ from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.scores.clipn.tower import PROMPTS, RECORD, NoTower
 from deltaenergy.source import load_images
 from deltaenergy.training.checkpoints import CheckpointFolder
-from deltaenergy.training.loop import PlannedStage, Step, train
+from deltaenergy.training.loop import PlannedStage, Step, Trainable, train
 from deltaenergy.training.recipe import Recipe
 
 # Steps are clipped to this gradient norm.
@@ -164,11 +164,11 @@ def check_unfinished(folder: Path) -> None:
         )
 
 
-class _Task:
+class _Task(Trainable):
     """A "no" tower in training, for the loop: fixed features, and a step on some of the pairs."""
 
     def __init__(self, model: TowerModel, pairs: Pairs, recipe: NoRecipe) -> None:
-        self.module = NoTower.start(model, recipe.prompts, recipe.seed)
+        self.module: NoTower = NoTower.start(model, recipe.prompts, recipe.seed)
         self.size = len(pairs.texts)
         self._model, self._recipe, self._texts = model, recipe, pairs.texts
         self._features = pairs.features.to(model.device)
@@ -192,12 +192,3 @@ class _Task:
         return Step(
             {"loss": parts.total}, logged={name: float(part.detach()) for name, part in parts._asdict().items()}
         )
-
-    def validate(self) -> None:
-        """There are no held-out pairs."""
-
-    def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Nothing to do between epochs."""
-
-    def end_stage(self, phase: str, generator: torch.Generator) -> None:
-        """There is one stage."""

@@ -24,7 +24,6 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Settings
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
-from deltaenergy.files.schema import TensorSpec
 from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, encode_candidates, read_words, wordnet_pool
 
 if TYPE_CHECKING:
@@ -116,13 +115,7 @@ def mine(
     settings = settings or MiningSettings()
     words = pool.words
     path = _cache_path(model, class_features, pool, settings, without)
-    specs = {
-        "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
-        "features": TensorSpec((None, model.feature_dim)),
-    }
-    mined = load_cached(path, specs) if cache else None
-    if mined is not None and len(mined["index"]) != len(mined["features"]):
-        mined = None
+    mined = load_cached(path) if cache else None
     if mined is None:
         candidates = encode_candidates(model, prompts_of(pool, settings), progress=progress, resume=cache)
         rest = torch.tensor([i for i, word in enumerate(words) if word not in without], dtype=torch.int64)

@@ -31,7 +31,6 @@ from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
-from deltaenergy.files.schema import TensorSpec
 from deltaenergy.models.base import Model, require_text
 
 NEGLABEL_EXCLUDED = ("noun.animal", "noun.food")
@@ -100,7 +99,7 @@ def encode_candidates(
     features = [torch.zeros(0, model.feature_dim)]
     for chunk in _chunks(prompts):
         path = _chunk_path(model, chunk)
-        cached = load_cached(path, {"features": TensorSpec((len(chunk), model.feature_dim))}) if resume else None
+        cached = load_cached(path) if resume else None
         if cached is None:
             encoded = _encode(model, chunk, part_of(progress, done, total))
             if resume:

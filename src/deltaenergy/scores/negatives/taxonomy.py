@@ -50,16 +50,17 @@ class Taxonomy:
 def taxonomy() -> Taxonomy:
     folder = resources.files("deltaenergy.scores.negatives")
     packed = folder.joinpath("data/wordnet-3.0-taxonomy.txt.gz").read_bytes()
-    lines = [line.split("\t") for line in gzip.decompress(packed).decode("utf-8").splitlines()]
-    words = [tuple(names.split("|")) for names, *_ in lines]
+    lines = gzip.decompress(packed).decode("utf-8").splitlines()
+    words: list[tuple[str, ...]] = []
     kinds: list[list[int]] = [[] for _ in lines]
-    heads: dict[str, list[bool]] = defaultdict(list)
-    for number, (_, parents, *marks) in enumerate(lines):
+    instances, others = set[str](), set[str]()
+    for number, line in enumerate(lines):
+        names, parents, *marks = line.split("\t")
+        words.append(tuple(names.split("|")))
         for parent in parents.split():
             kinds[int(parent)].append(number)
-        heads[words[number][0]].append("i" in marks)
-    proper = frozenset(word for word, instances in heads.items() if all(instances))
-    return Taxonomy(words, kinds, proper)
+        (instances if "i" in marks else others).add(words[-1][0])
+    return Taxonomy(words, kinds, proper=frozenset(instances - others))
 
 
 def proper_nouns() -> frozenset[str]:

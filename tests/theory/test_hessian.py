@@ -14,7 +14,7 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.source import labelled_images
 from deltaenergy.theory import check_theory
-from deltaenergy.theory.generalisation import LEVEL, farthest_step, generalisation_gaps
+from deltaenergy.theory.hessian import LEVEL, farthest_step, generalisation_gaps
 from tests.labelled_pictures import CLASSES, write_pictures
 
 
@@ -35,7 +35,7 @@ def tuned(tiny_clip: Model) -> PromptClassifier:
 
 def test_terms_by_whole_matrices(tuned: PromptClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same directions from NumPy's eigenvectors: without the random ones there are four, each way."""
-    monkeypatch.setattr("deltaenergy.theory.generalisation.RANDOM", 0)
+    monkeypatch.setattr("deltaenergy.theory.hessian.RANDOM", 0)
     # Otherwise power iteration stops where the eigenvalue has settled, long before the vector has.
     monkeypatch.setattr("deltaenergy.theory.hessian.ITERATIONS", 1000)
     monkeypatch.setattr("deltaenergy.theory.hessian.TOLERANCE", 0.0)

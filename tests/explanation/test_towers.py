@@ -257,6 +257,8 @@ def test_unreadable_images_are_listed(lite: de.TowerModel, photos: Path) -> None
     explainer = Explainer(detector(lite))
     assert len(list(explainer.stream(photos, batch_size=3, progress=lambda *step: steps.append(step)))) == 8
     assert steps[-1] == (9, 9) and len(steps) == 3
+    parts = list(explainer.batches(photos, batch_size=3))
+    assert sum(map(len, parts)) == 8 and [one for part in parts for one in part.unreadable] == found.unreadable
 
 
 def test_an_uncalibrated_detector_explains_without_a_verdict(lite: de.TowerModel) -> None:

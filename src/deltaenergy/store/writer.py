@@ -55,6 +55,8 @@ from deltaenergy.store.store import Store
 
 # Images per shard, by their number: at least 128 shards keep many workers busy, if shards are not too small for that.
 LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
+# Shards and batches are held in memory.
+MOST_AT_ONCE = 1_000_000
 # A ViT-B/16 has 196 patches: 128 images of them take 50 MB in float32.
 MOST_SHARD_WITH_PATCHES = 128
 _SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")
@@ -79,8 +81,8 @@ class StoreSettings:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise InputError(f"Unknown dtype {self.dtype!r}.{did_you_mean(self.dtype, DTYPES)}")
         for name, value in (("shard_size", self.shard_size), ("batch_size", self.batch_size)):
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+            if value is not None and not 1 <= value <= MOST_AT_ONCE:
+                raise InputError(f"{name} must be from 1 to {MOST_AT_ONCE:,}, got {value}.")
 
 
 @dataclass(frozen=True)

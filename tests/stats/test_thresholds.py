@@ -245,7 +245,7 @@ def test_thresholds_by_class_worked_by_hand() -> None:
     ascending = np.array([1.0, 2.0, 3.0, 4.0])
     found = by_class(ascending, np.array([0, 0, 0, 1]), np.array([0, 1, 0, 1]), 0.5, None)
     assert found.groups is not None and found.groups.tolist() == [0, -1, 0, 1]
-    assert found.class_thresholds == {0: 1.0, 1: 4.0} and found.threshold == 2.0
+    assert {c: own.threshold for c, own in found.by_class.items()} == {0: 1.0, 1: 4.0} and found.threshold == 2.0
     values, named = np.array([1.0, 0.5, 3.0, 3.0, 4.0, 1.5]), np.array([0, 0, 0, 1, 1, 2])
     assert found.rejects(values, named).tolist() == [False, True, False, True, False, True]
     # Within class 0, within class 1, and none for a class that has no images of its own.
@@ -274,7 +274,7 @@ def test_each_class_is_kept_by_class_whatever_the_others_do(shift: float) -> Non
         values = rng.normal(size=660) - 1.5 * (truth == 1) + shift * (named != truth)
         order = np.argsort(values)
         found = by_class(values[order], truth[order], named[order], 0.95, 0.9)
-        own.append(stats.norm.sf(found.class_thresholds[1], loc=-1.5))
+        own.append(stats.norm.sf(found.by_class[1].threshold, loc=-1.5))
         pooled.append(stats.norm.sf(threshold_of(values[order], 0.95, 0.9), loc=-1.5))
     assert (np.array(own) >= 0.95).mean() >= 0.9 - 5 * 0.0095
     assert (np.array(pooled) >= 0.95).mean() < 0.05

@@ -239,6 +239,7 @@ class Monitor(HasRepr):
 
     @property
     def status(self) -> Status:
+        """The evidence and alarms so far."""
         first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltaenergy.data.items import ImageItem
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.files import check_writable
 
@@ -39,6 +42,8 @@ PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
     ("skimage", "data/page.png", None),
     ("skimage", "data/retina.jpg", None),
 )
+# Views per known photo that can set a threshold, and their random seed.
+VIEWS, SEED = 20, 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,26 @@ def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
         detector.save(Path(out) / "detector")
         write_report(evaluation, Path(out) / "report.html", title="deltaenergy demo", command="deltaenergy demo")
     return Demo(detector, detector.predict(known), detector.predict(others), evaluation)
+
+
+def calibration_views(known: list[ImageItem]) -> list[ImageItem]:
+    """Random crops of the known photos, mirrored and re-lit, as known images."""
+    rng = np.random.default_rng(SEED)
+    views = []
+    for item in known:
+        image = load_rgb(item)
+        views += [ImageItem(f"{item.id} (view {i})", _view(image, rng), item.label) for i in range(VIEWS)]
+    return views
+
+
+def _view(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    side = rng.uniform(0.7, 1.0)
+    width, height = round(image.width * side), round(image.height * side)
+    left, top = rng.integers(0, image.width - width + 1), rng.integers(0, image.height - height + 1)
+    view = image.crop((int(left), int(top), int(left) + width, int(top) + height))
+    if rng.random() < 0.5:
+        view = ImageOps.mirror(view)
+    return ImageEnhance.Brightness(view).enhance(rng.uniform(0.7, 1.3))
 
 
 def _package_folder(package: str) -> Path:

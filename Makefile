@@ -68,17 +68,19 @@ SPREAD := -n $(JOBS) --dist worksteal
 check: $(BIN)/.dev
 	$(BIN)/python tools/check.py
 
-# In four runs, one after the other: what a process has imported stays, and so does what its tests leave behind. The
+# In five runs, one after the other: what a process has imported stays, and so does what its tests leave behind. The
 # third are those whose peers are scikit-learn and SciPy, which take 100 MB; the last is all that the others leave out.
 FIRST  := $(addprefix tests/,benchmarks classifiers cli core)
 SECOND := $(addprefix tests/,data detector docs explanation faults files golden)
 THIRD  := $(addprefix tests/,bridges evaluation monitor scores stats theory)
-LAST   := $(addprefix --ignore=,$(FIRST) $(SECOND) $(THIRD))
+FOURTH := $(addprefix tests/,models report serve testing training tuning)
+LAST   := $(addprefix --ignore=,$(FIRST) $(SECOND) $(THIRD) $(FOURTH))
 
 define SUITE
 $(PYTEST) $(SPREAD) $(1) $(FIRST)
 $(PYTEST) $(SPREAD) $(1) $(SECOND)
 $(PYTEST) $(SPREAD) $(1) $(THIRD)
+$(PYTEST) $(SPREAD) $(1) $(FOURTH)
 $(PYTEST) $(SPREAD) $(1) $(LAST)
 endef
 

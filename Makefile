@@ -76,7 +76,8 @@ THIRD  := $(addprefix tests/,bridges evaluation monitor scores stats theory)
 FOURTH := $(addprefix tests/,models report serve testing training tuning)
 LAST   := $(addprefix --ignore=,$(FIRST) $(SECOND) $(THIRD) $(FOURTH))
 
-# First, a process of its own compiles the tests, or each worker would: that takes 100 MB. What is wrong, the runs say.
+# First, a process of its own compiles the tests and prepares Hypothesis, or each worker would, with 200 MB. What is
+# wrong, the runs say.
 define SUITE
 -@$(PYTEST) $(1) --collect-only -qq >/dev/null
 $(PYTEST) $(SPREAD) $(1) $(FIRST)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pytest
 import typer.main
-from hypothesis import settings, strategies
+from hypothesis import given, settings, strategies
 
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -47,22 +47,21 @@ _peaks: list[str] = []
 _COLLECT = gc.get_threshold()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Where tests run side by side, the process that the others report to prepares, while they start.
-
-    For each of them a thread imports the classes of the warnings that it reports; threads that import parts of one
-    package at the same time may meet it half-made. And Hypothesis makes its table of characters and keeps it in a
-    file, which takes 200 MB for a moment.
-    """
-    for module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
-        importlib.import_module(f"deltaenergy.{module}")
-    if not hasattr(session.config, "workerinput"):
-        strategies.text().validate()
+# Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
+# that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
+for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
+    importlib.import_module(f"deltaenergy.{_module}")
 
 
-def pytest_collection_finish() -> None:
+@given(strategies.text())
+def _prepare_hypothesis(_: str) -> None:
+    """Hypothesis makes a table of characters and reads the constants of all modules: 200 MB, which files then keep."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported stays: the garbage collector need not look through it again and again, and runs more often."""
+    if session.config.option.collectonly:  # as `make test` does before it starts the workers
+        _prepare_hypothesis()
     gc.collect()
     gc.freeze()
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+import deltaenergy as de
+from deltaenergy.source import labelled_folders
+from deltaenergy.tuning.fewshot import sample_few_shots
 from tests.cli.runner import Runner
 from tests.labelled_pictures import write_pictures
 
@@ -239,6 +242,21 @@ def test_an_unreadable_training_image_is_replaced(
     assert "3 unreadable training images" in done.err
     assert done.json["images"] == 15
     assert {Path(one["path"]).name for one in done.json["unreadable"]} == {"0.png"}
+
+
+def test_unused_images_that_cannot_be_read_set_no_threshold(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """The training images set it, which is said, and there is no guarantee."""
+    items = labelled_folders(pictures)
+    drawn = sample_few_shots(items, ["cat", "dog", "red_car"], 5, 1).items
+    unused = [item for item in items if item not in drawn]
+    assert len(unused) == 3
+    for item in unused:
+        Path(item.id).write_bytes(b"no image")
+    done = command("tune", "--train", pictures, "--shots", 5, "--seed", 1, *common(tiny_clip_folder, tmp_path))
+    assert done.code == 1 and "There are only training images" in " ".join(done.err.split())
+    assert de.Detector.load(tmp_path / "out").require_calibration().guarantee.trained
 
 
 def test_two_runs_in_one_folder_do_not_meet(

@@ -263,6 +263,9 @@ def test_options_must_fit_the_store(tiny_clip: Model, photos: Path, tmp_path: Pa
         build_store(tiny_clip, photos, tmp_path / "store", patches=True)
     with pytest.raises(InputError, match="shard_size = 3, not 4"):
         build_store(tiny_clip, photos, tmp_path / "store", shard_size=4)
+    for size in (0, 2**31):
+        with pytest.raises(InputError, match="shard_size"):
+            build_store(tiny_clip, photos, tmp_path / "new", shard_size=size)
     with pytest.raises(InputError, match="Did you mean 'float16'"):
         build_store(tiny_clip, photos, tmp_path / "new", dtype="flaot16")
     with pytest.raises(InputError, match="not a feature store"):

@@ -123,7 +123,7 @@ def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Imag
 def reasons() -> Iterator[None]:
     """Whatever goes wrong while an image is read becomes `UnreadableImage`, unless it is not the image's fault.
 
-    Want of memory is, as long as the process has some: a header may claim any size.
+    Too little memory is the image's fault, whose header may claim any size, unless the process has used up its limit.
     """
     try:
         yield

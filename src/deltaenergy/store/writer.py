@@ -55,8 +55,8 @@ from deltaenergy.store.store import Store
 
 # Images per shard, by their number: at least 128 shards keep many workers busy, if shards are not too small for that.
 LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
-# Shards and batches are held in memory.
-MOST_AT_ONCE = 1_000_000
+# As many as `on` accepts for a batch; shards and batches are held in memory.
+MOST_AT_ONCE = 2**31 - 1
 # A ViT-B/16 has 196 patches: 128 images of them take 50 MB in float32.
 MOST_SHARD_WITH_PATCHES = 128
 _SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")

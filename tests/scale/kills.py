@@ -109,7 +109,8 @@ def trial(
         assert code == 0, "the others finish its work"
     if code != 0:
         assert start(model, pictures, out, 2).wait(300) == 0
-    assert content(out) == whole
+    found = content(out)
+    assert found == whole, f"other bytes: {sorted(dict(found.items() ^ whole.items()))}"
     return f"{victim}: {outcome}"
 
 

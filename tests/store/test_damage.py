@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -337,11 +339,8 @@ def test_a_run_touches_nothing_that_is_not_ours(tmp_path: Path, pictures: Path) 
     assert strange.items() <= contents(store).items()
 
 
-def test_what_a_killed_run_left_is_removed(store: Path, whole: Path, pictures: Path) -> None:
-    import subprocess
-    import sys
-
-    # A process that is killed while it writes leaves its temporary folder.
+def killed_while_it_writes(store: Path) -> None:
+    """A process that is killed leaves its temporary folder."""
     program = (
         "import os, sys; from deltaenergy.files.atomic import temporary_folder\n"
         "with temporary_folder(__import__('pathlib').Path(sys.argv[1])) as t:\n"
@@ -349,5 +348,20 @@ def test_what_a_killed_run_left_is_removed(store: Path, whole: Path, pictures: P
     )
     subprocess.run([sys.executable, "-c", program, str(store)], timeout=300)
     assert len(list(store.glob(".deltaenergy-*.part"))) == 1
+
+
+def test_what_a_killed_run_left_is_removed(store: Path, whole: Path, pictures: Path) -> None:
+    killed_while_it_writes(store)
     build_store(MeanColour(), pictures, store)
     assert contents(store) == contents(whole)
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_run_itself(tmp_path: Path, whole: Path, pictures: Path) -> None:
+    class Killed(MeanColour):
+        def encode(self, images: Any, **how: Any) -> Any:
+            if not list(tmp_path.glob("store/*.arrow")):
+                killed_while_it_writes(tmp_path / "store")
+            return super().encode(images, **how)
+
+    build_store(Killed(), pictures, tmp_path / "store", shard_size=4, patches=True)
+    assert contents(tmp_path / "store") == contents(whole)

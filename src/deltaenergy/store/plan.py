@@ -250,7 +250,7 @@ def in_use(folder: StoreFolder) -> bool:
 
 
 def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> None:
-    """Remove a plan that is over, `plan.json` first, and the shards that it left unfinished."""
+    """Remove a plan that is over, `plan.json` first, the shards that it left unfinished, and what dead workers left."""
     if plan is not None:
         planned = {shard_name(shard.number, shard.version) for shard in plan.shards}
         for name in (planned - {record.name for record in manifest.shards}) & folder.sizes().keys():
@@ -260,6 +260,7 @@ def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> N
         if _OURS.fullmatch(name):
             folder.delete(f"{FOLDER}/{name}")
     folder.tidy(FOLDER)
+    folder.tidy()
 
 
 def pack_rows(images: Sequence[PlannedImage]) -> bytes:
@@ -278,8 +279,7 @@ def _read_checked(folder: StoreFolder, name: str, checks: dict[str, schema.Check
     values: dict[str, Any] = parse_json(data, path)
     check_bytes(data, path)
     schema.record({**checks, CHECKSUM: schema.text()})(values, schema.Where(path))
-    del values[CHECKSUM]
-    return values
+    return {name: values[name] for name in checks}
 
 
 def _add_folders(name: str, folders: set[str]) -> None:

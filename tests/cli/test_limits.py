@@ -35,7 +35,9 @@ WRITING = [
 
 def limited(limit: str, arguments: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     """A process of its own under this limit of the shell."""
-    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": os.pathsep.join(sys.path)}
+    # A compiled module that did not fit would be kept as it is.
+    own = {"TMPDIR": str(place), "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, **own}
     command = ["bash", "-c", f'{limit} && exec "$0" "$@"', sys.executable, "-c", RUN, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place, check=False, timeout=200)
 

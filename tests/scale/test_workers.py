@@ -103,6 +103,7 @@ def test_what_a_worker_says_is_wrong_is_said(subject: tuple[Path, Path, dict[str
     """Here no file may be larger than 20,000 bytes, as if the disk were full."""
     program = """
 import resource, signal, sys
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import deltaenergy as de

@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # The lowest versions of the dependencies, away from the others.
 LOWEST := .venv-lowest
-# Tests run side by side; each process keeps to one thread so that they do not fight for cores.
-JOBS   ?= auto
+# How many groups of tests run side by side; without a number, one for each core.
+JOBS   ?=
 
 .PHONY: demo serve docs check test test-all test-lowest test-backends test-ray test-cloud lint bench fuzz mutants lite clean help
 
@@ -59,40 +59,21 @@ $(BIN)/.docs: $(BIN)/.base
 docs: $(BIN)/.docs
 	$(BIN)/python tools/site/make.py
 
-# Each process gets neighbouring tests, which share what they make, and takes some of the other's when it is done.
-# Scripts that tests start import what is compiled, whatever the user's shell says.
-PYTEST := OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=2 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
+# The C library reads, as a process starts, how much unused memory it may keep.
+SUITE  := MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=4000000 MALLOC_TRIM_THRESHOLD_=32000000 $(BIN)/python tools/suite.py \
+	$(if $(JOBS),--jobs $(JOBS))
 ALL    := -m "" --hypothesis-profile=campaign
-SPREAD := -n $(JOBS) --dist worksteal
 
 check: $(BIN)/.dev
 	$(BIN)/python tools/check.py
 
-# In five runs, one after the other: what a process has imported stays, and so does what its tests leave behind. The
-# third are those whose peers are scikit-learn and SciPy, which take 100 MB; the last is all that the others leave out.
-FIRST  := $(addprefix tests/,benchmarks classifiers cli core)
-SECOND := $(addprefix tests/,data detector docs explanation faults files golden)
-THIRD  := $(addprefix tests/,bridges evaluation monitor scores stats theory)
-FOURTH := $(addprefix tests/,models report serve testing training tuning)
-LAST   := $(addprefix --ignore=,$(FIRST) $(SECOND) $(THIRD) $(FOURTH))
-
-# First, a process of its own compiles the tests and prepares Hypothesis, or each worker would, with 200 MB. What is
-# wrong, the runs say.
-define SUITE
--@$(PYTEST) $(1) --collect-only -qq >/dev/null
-$(PYTEST) $(SPREAD) $(1) $(FIRST)
-$(PYTEST) $(SPREAD) $(1) $(SECOND)
-$(PYTEST) $(SPREAD) $(1) $(THIRD)
-$(PYTEST) $(SPREAD) $(1) $(FOURTH)
-$(PYTEST) $(SPREAD) $(1) $(LAST)
-endef
-
-test: lint
-	$(call SUITE)
+test: $(BIN)/.dev
+	$(SUITE)
 
 # With what other targets installed: make test-backends test-ray test-cloud
-test-all: lint
-	$(call SUITE,$(ALL))
+test-all: $(BIN)/.dev
+	$(SUITE) --all
 
 # Left out are three tests that write, with these old versions, files which these cannot write.
 $(LOWEST)/.made: pyproject.toml constraints.txt tools/lowest.py
@@ -100,12 +81,12 @@ $(LOWEST)/.made: pyproject.toml constraints.txt tools/lowest.py
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(PYTHON) tools/lowest.py demo plot > $(LOWEST)/lowest.txt
-	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $(LOWEST)/lowest.txt pytest pytest-xdist hypothesis
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $(LOWEST)/lowest.txt pytest hypothesis
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 test-lowest: $(LOWEST)/.made
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n $(JOBS) tests/test_package.py tests/detector/test_detector.py tests/detector/test_hub.py \
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q tests/test_package.py tests/detector/test_detector.py tests/detector/test_hub.py \
 		tests/core/test_progress.py tests/test_demo.py tests/files tests/models/towers/test_clip.py tests/models/test_lite.py \
 		tests/models/loading/test_load.py tests/models/loading/test_tokenizing.py tests/models/loading/test_open_clip.py \
 		tests/models/towers/test_prompts.py tests/cli/test_help.py tests/detector/test_verdict_files.py tests/cli/test_score.py \

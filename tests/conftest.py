@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import functools
 import gc
-import importlib
-import mmap
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow
 import pytest
 import typer.main
-from hypothesis import given, settings, strategies
+from hypothesis import settings
 
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -34,69 +29,18 @@ settings.load_profile("sample")
 # The commands and their options are made once, not for each call.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-
-# Of glibc; elsewhere the system does as it thinks best. Threads share one heap: what is free in another's stays unused.
-# Large blocks, as of activations, are given back as soon as they are free.
-_give_back = None
-if sys.platform == "linux" and hasattr(_libc := ctypes.CDLL(None), "malloc_trim"):
-    _give_back, _M_ARENA_MAX, _M_MMAP_THRESHOLD = _libc.malloc_trim, -8, -3
-    _libc.mallopt(_M_ARENA_MAX, 1)
-    _libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-_held = 0.0
-_peaks: list[str] = []
 _COLLECT = gc.get_threshold()
 
 
-# Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
-# that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
-for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
-    importlib.import_module(f"deltaenergy.{_module}")
-
-
-@given(strategies.text())
-def _prepare_hypothesis(_: str) -> None:
-    """Hypothesis makes a table of characters and reads the constants of all modules: 200 MB, which files then keep."""
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported stays: the garbage collector need not look through it again and again, and runs more often."""
-    if session.config.option.collectonly:  # as `make test` does before it starts the workers
-        _prepare_hypothesis()
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_logfinish() -> None:
-    """Give back the memory that tests no longer need once it has grown: a process runs thousands of tests."""
-    global _held
-    gc.set_threshold(*_COLLECT)  # a command sets another
-    if _give_back is not None and _resident() > _held + 40e6:
-        gc.collect()
-        pyarrow.default_memory_pool().release_unused()
-        _give_back(0)
-        _held = _resident()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells the most memory that it had."""
-    if _give_back is not None and hasattr(session.config, "workeroutput"):
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
-        session.config.workeroutput["peak"] = lines["VmHWM"].strip()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    _peaks.append(getattr(node, "workeroutput", {}).get("peak", "unknown"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _peaks:
-        terminalreporter.write_line(f"peak memory of the workers: {', '.join(_peaks)}")
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+    """The garbage collector runs as often as at first: a command makes it run less."""
+    gc.set_threshold(*_COLLECT)
 
 
 @pytest.fixture(scope="session")

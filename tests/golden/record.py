@@ -13,5 +13,5 @@ import pytest
 if __name__ == "__main__":
     os.environ["DELTAENERGY_RECORD_GOLDENS"] = "1"
     chosen = " or ".join(sys.argv[1:])
-    arguments = ["-q", "-p", "no:xdist", "-m", "", "tests/golden/test_golden.py"]
+    arguments = ["-q", "-m", "", "tests/golden/test_golden.py"]
     sys.exit(pytest.main([*arguments, *(["-k", chosen] if chosen else [])]))

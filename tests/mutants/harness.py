@@ -119,7 +119,7 @@ class Run:
         sys.path.insert(0, str(folder))
         import pytest
 
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         code = int(pytest.main([*options, "--basetemp", str(folder / "temporary"), *self.tests]))
         sys.stdout.flush()
         return code

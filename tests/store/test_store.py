@@ -70,9 +70,18 @@ def test_rows_are_the_images_features(tiny_clip: Model, photos: Path, tmp_path: 
     assert [shard.rows.tolist() for shard in shards] == [[0, 1, 2], [3, 4, 5], [6, 7]]
     np.testing.assert_array_equal(np.concatenate([shard.features for shard in shards]), expected)
     assert [name for shard in shards for name in shard.index["id"].to_pylist()] == store.ids
-    for rows in ([8], [-1]):
-        with pytest.raises(InputError, match="rows"):
-            store.features(rows)
+    for rows in ([8], [-1], [0.5], [True, False]):
+        for take in (store.features, store.select):
+            with pytest.raises(InputError, match="rows"):
+                take(rows)
+
+
+def test_rows_are_given_as_a_mask(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    store = build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
+    mask = np.arange(8) % 3 == 1
+    np.testing.assert_array_equal(store.features(mask), store.features()[mask])
+    assert [item.id for item in store.select(mask)] == [store.ids[row] for row in (1, 4, 7)]
+    assert store.features(mask & False).shape == (0, tiny_clip.feature_dim) and store.select([]) == []
 
 
 def test_rows_are_read_from_the_file_without_a_copy(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:

@@ -58,9 +58,7 @@ class Describes(Protocol):
 
 
 class Shard(NamedTuple):
-    """The images of a shard that have features (row i of all is the image in row `rows[i]` of the store), and those
-    that have none.
-    """
+    """The images of a shard that have features, with their `rows` in the store, and those that have none."""
 
     rows: npt.NDArray[np.int64]
     index: pa.Table
@@ -110,14 +108,13 @@ class Store(HasRepr):
         return store
 
     def _repr_fields(self) -> dict[str, object]:
-        unreadable = sum(record.unreadable for record in self.manifest.shards)
         facts: dict[str, object] = {
             "path": repr(str(self.path)),
             "images": len(self),
             "features": self.feature_dim,
             "model": repr(str(self.model.get("name"))),
             "patches": "yes" if self.has_patches else None,
-            "unreadable": unreadable or None,
+            "unreadable": sum(record.unreadable for record in self.manifest.shards) or None,
             "complete": None if self.complete else "no, run again to finish it",
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -164,7 +161,7 @@ class Store(HasRepr):
         return [image for index in each_of(self.folder, self._index_of, records) for image in _unreadable(index)]
 
     def features(self, rows: Any = None) -> npt.NDArray[np.float32]:
-        """Unit features (n, D) of some rows, or of all.
+        """Unit features (n, D) of some rows, by number or as a mask, or of all.
 
         Consecutive rows of one float32 shard are a view on the file, not a copy. A row whose image could not be read
         is an `InputError`: `features(store.readable)` leaves those out.
@@ -184,10 +181,7 @@ class Store(HasRepr):
         """
         if patches and not self.has_patches:
             raise no_patches(self.path)
-        return (
-            self.shard(position, patches=patches, keep_mapped=keep_mapped)
-            for position in range(len(self.manifest.shards))
-        )
+        return (self.shard(i, patches=patches, keep_mapped=keep_mapped) for i in range(len(self.manifest.shards)))
 
     def shard(self, position: int, *, patches: bool = False, keep_mapped: bool = False) -> Shard:
         """The shard at this position."""
@@ -207,8 +201,9 @@ class Store(HasRepr):
         return self.select(range(len(self)))
 
     def select(self, rows: Any) -> list[ImageItem]:
-        """Some rows, for functions that take images."""
-        return self.items_at(np.asarray(rows, np.int64), self.index.take(np.asarray(rows, np.int64)))
+        """Some rows, by number or as a mask, for functions that take images."""
+        numbers = self._rows(rows)
+        return self.items_at(numbers, self.index.take(numbers))
 
     def shard_items(self, position: int) -> list[ImageItem]:
         """The images of a shard that have features."""
@@ -229,10 +224,9 @@ class Store(HasRepr):
     @property
     def lacks(self) -> dict[Need, Lack]:
         """What is not in it."""
-        pixels = Lack(
-            f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
-        )
-        patches = Lack(f"{self.path} has none", str(no_patches(self.path)))
+        path = self.path
+        pixels = Lack(f"{path} is a feature store", f"give it the images, not a feature store such as {path}.")
+        patches = Lack(f"{path} has none", str(no_patches(path)))
         return {Need.PIXELS: pixels, Need.STATES: pixels} | ({} if self.has_patches else {Need.PATCHES: patches})
 
     def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
@@ -284,17 +278,22 @@ class Store(HasRepr):
     def _index_of(self, record: ShardRecord) -> pa.Table:
         return read_index(self.folder, record)
 
+    def _rows(self, rows: Any) -> npt.NDArray[np.int64]:
+        wanted = np.atleast_1d(rows)
+        if wanted.dtype == bool and wanted.shape == (len(self),):
+            return np.flatnonzero(wanted)
+        if wanted.size and (wanted.dtype.kind not in "iu" or wanted.min() < 0 or wanted.max() >= len(self)):
+            raise InputError(f"rows must be numbers from 0 to {len(self) - 1}, or a mask with an entry for each.")
+        return wanted.astype(np.int64)
+
     def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
-        wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise InputError(f"rows must be from 0 to {len(self) - 1}, got {wanted.min()} to {wanted.max()}.")
+        wanted = self._rows(range(len(self)) if rows is None else rows)
         shards = np.searchsorted(self._ends, wanted, side="right") - 1
         inside = wanted - self._ends[shards]
         order = np.argsort(shards, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(shards[order])) + 1) if len(order) else []
         if len(parts) == 1 and bool((np.diff(inside) == 1).all()):
-            array = self._array(int(shards[0]), kind, inside)[inside[0] : inside[-1] + 1]
-            return np.asarray(array, np.float32)
+            return np.asarray(self._array(int(shards[0]), kind, inside)[inside[0] : inside[-1] + 1], np.float32)
         result = np.zeros((0, self.feature_dim), np.float32)
         for part in parts:
             array = self._array(int(shards[part[0]]), kind, inside[part])

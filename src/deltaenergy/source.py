@@ -308,7 +308,7 @@ def labelled_images(images: Any, domains: bool = False, classes: Sequence[str] =
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
     is_path = isinstance(images, (str, os.PathLike))
-    is_folder = is_path and (is_folder_url(images) if _is_url(images) else Path(images).expanduser().is_dir())
+    is_folder = is_path and (is_folder_url(images) if is_url(images) else Path(images).expanduser().is_dir())
     return labelled_folders(images, domains) if is_folder and not _is_store(images) else load_images(images)
 
 
@@ -318,7 +318,7 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     Class folders are searched recursively. A class folder without images is an error, as are images outside the class
     folders: what is left out unseen would falsify every number computed from the rest.
     """
-    if isinstance(path, str) and is_url(path):
+    if is_url(path):
         return remote_folders(path, domains)
     return local_folders(user_path(path), domains)
 
@@ -374,12 +374,8 @@ def _are_features(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)
 
 
-def _is_url(value: Any) -> bool:
-    return isinstance(value, str) and is_url(value)
-
-
 def _is_store(path: str | os.PathLike[str]) -> bool:
-    is_image = not _is_url(path) and Path(path).suffix.lower() in EXTENSIONS
+    is_image = not is_url(path) and Path(path).suffix.lower() in EXTENSIONS
     return not is_image and is_store(os.fspath(path))
 
 

@@ -189,7 +189,7 @@ class Slice(NamedTuple):
 
 def file_at(name: str | os.PathLike[str]) -> File:
     """The file that a path or URL names. Raises `InputError` for a URL that cannot be used."""
-    return RemoteFile(checked_url(name)) if isinstance(name, str) and is_url(name) else LocalFile(Path(name))
+    return RemoteFile(checked_url(name)) if is_url(name) else LocalFile(Path(name))
 
 
 def reason_of(error: Exception) -> str:

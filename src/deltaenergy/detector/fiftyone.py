@@ -67,7 +67,7 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
         name = f"image-{number:07}"
         data[name] = os.path.abspath(path)  # noqa: PTH100
         rejected = bool(row.get("is_ood"))
-        attributes = {_field(key): _value(value) for key, value in row.items() if key not in _OWN}
+        attributes = {re.sub(r"\W+", "_", key).strip("_"): _value(one) for key, one in row.items() if key not in _OWN}
         labels[name] = {
             "label": places[unknown if rejected else row["label"]],
             "confidence": _value(row.get("confidence")),
@@ -77,11 +77,6 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
         write_json(Path(folder) / DATA, data)
         write_json(Path(folder) / LABELS, {"classes": list(places), "labels": labels})
     return len(data), left_out
-
-
-def _field(key: str) -> str:
-    """A key as the name of a field: letters, digits and underscores."""
-    return re.sub(r"\W+", "_", key).strip("_")
 
 
 def _value(value: Any) -> Any:

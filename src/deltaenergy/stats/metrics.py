@@ -42,6 +42,9 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def percent(self) -> str:
+        return f"{100 * self.value:.1f}% ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
 
 class RocCurve(NamedTuple):
     """Share of OOD kept and share of ID kept at each threshold, from (0, 0) to (1, 1)."""

@@ -107,7 +107,7 @@ def shard_name(number: int, version: int) -> str:
 
 def is_store(path: object) -> bool:
     """Whether `path` names a folder that has a feature store."""
-    if isinstance(path, str) and is_url(path) and not may_be_folder(path):
+    if is_url(path) and not may_be_folder(path):
         return False
     return isinstance(path, str | Path) and open_folder(path).exists(MANIFEST)
 

@@ -415,7 +415,7 @@ def claims(figure: Figure1) -> list[Claim]:
         Claim(
             "ΔEnergy is larger for known than for unknown images",
             auroc.low > 0.5,
-            f"AUROC {_share(auroc)}; mean ΔE {means[0]:.3g} against {means[1]:.3g}.",
+            f"AUROC {auroc.percent()}; mean ΔE {means[0]:.3g} against {means[1]:.3g}.",
         ),
         Claim(
             "Attention stays where P_j < 0 is masked",
@@ -437,7 +437,7 @@ def claims(figure: Figure1) -> list[Claim]:
         Claim(
             "Masking P_j > 0 removes the class",
             removed.class_stays.high < 0.5,
-            f"{_share(removed.class_stays)} keep their class, with P_j < 0 masked {_share(kept.class_stays)}.",
+            f"{removed.class_stays.percent()} keep their class, with P_j < 0 masked {kept.class_stays.percent()}.",
         ),
     ]
 
@@ -467,7 +467,3 @@ def figure_record(figure: Figure1) -> dict[str, Any]:
 
 def _number(value: Estimate) -> str:
     return f"{value.value:.2f} ({value.low:.2f} to {value.high:.2f})".replace("-", "−")
-
-
-def _share(value: Estimate) -> str:
-    return f"{100 * value.value:.1f}% ({100 * value.low:.1f} to {100 * value.high:.1f})"

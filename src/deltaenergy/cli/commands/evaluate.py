@@ -16,7 +16,6 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.evaluation import Comparison, DetectionRow, Evaluation
     from deltaenergy.evaluation.choose import Choice
-    from deltaenergy.stats.metrics import Estimate
 
 # Terminal width from which AUPR and the other FPR convention are shown.
 WIDE = 110
@@ -101,7 +100,7 @@ def _print(evaluation: Evaluation) -> None:
     from deltaenergy.report.words import best_in_words, metric_name
 
     if evaluation.accuracy:
-        rows = [[row.set, row.group.value, str(row.images), _cell(row.accuracy)] for row in evaluation.accuracy]
+        rows = [[row.set, row.group.value, str(row.images), row.accuracy.percent()] for row in evaluation.accuracy]
         print_table(["set", "group", ">images", ">accuracy"], rows, title="Accuracy")
     if (best := best_score(evaluation)) is not None:
         out.print()
@@ -116,7 +115,7 @@ def _print(evaluation: Evaluation) -> None:
         cells = [
             [
                 row.score,
-                *(_cell(row.metrics[name]) for name in (auroc, fpr)),
+                *(row.metrics[name].percent() for name in (auroc, fpr)),
                 *(f"{100 * row.metrics[name].value:.1f}%" for name in brief),
             ]
             for row in detection
@@ -125,14 +124,10 @@ def _print(evaluation: Evaluation) -> None:
         print_table(["score", *(f">{metric_name(name)}" for name in (auroc, fpr, *brief))], cells, title=title)
     for score, rule in evaluation.calibrations.items():
         kept = [row for row in evaluation.kept if row.score == score]
-        shown = [[row.set, row.group.value, str(row.images), _cell(row.kept)] for row in kept]
+        shown = [[row.set, row.group.value, str(row.images), row.kept.percent()] for row in kept]
         out.print()
         print_table(["set", "group", ">images", ">kept"], shown, title=f"At the threshold of {score}")
         results.print_rule(rule.guarantee)
-
-
-def _cell(value: Estimate) -> str:
-    return f"{100 * value.value:.1f}% ({100 * value.low:.1f} to {100 * value.high:.1f})"
 
 
 def _print_comparison(comparison: Comparison) -> None:

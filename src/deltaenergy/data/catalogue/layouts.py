@@ -175,7 +175,7 @@ class CoopSplit(Layout):
             rows = [(split, str(row[0]), int(row[1]), str(row[2])) for split in splits for row in splits[split]]
         except (OSError, ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
             raise InputError(f"{str(file)!r} cannot be read as a CoOp split file: {error}") from error
-        images = _first_folder(folder, self.images)
+        images = next((folder / name for name in self.images if is_folder(folder / name)), folder / self.images[0])
         for split, path, index, name in rows:
             yield DatasetImage(images / path, self._class(words, file, path, index, name), split)
 
@@ -245,8 +245,3 @@ class TableLayout(Layout):
                     yield DatasetImage(folder / row[self.path_column], entry, split, domain)
         except (OSError, KeyError, ValueError, TypeError, IndexError, csv.Error) as error:
             raise InputError(f"{str(file)!r} cannot be read as this dataset's table: {error!r}") from error
-
-
-def _first_folder(folder: Path, names: tuple[str, ...]) -> Path:
-    """The first of the folders that is there, or the first."""
-    return next((folder / name for name in names if is_folder(folder / name)), folder / names[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
 from deltaenergy.data.decode import EXTENSIONS
@@ -45,7 +45,7 @@ _SIGNED = re.compile(r"[?&](x-amz-(signature|credential|security-token)|x-goog-(
                      r"sig|signature|access_token)=", re.IGNORECASE)  # fmt: skip
 
 
-def is_url(given: object) -> bool:
+def is_url(given: object) -> TypeGuard[str]:
     """Whether this is text that begins as a URL does, whatever its scheme."""
     return isinstance(given, str) and _URL.match(given) is not None
 

@@ -62,10 +62,10 @@ def find_snapshot(name: str, *, download: bool) -> Path:
         folder = _snapshot(name, "main", local_files_only=False)
         if "weights" in _missing(folder):
             folder = _snapshot(name, _conversion(name), local_files_only=False)
-        missing = _missing(folder)
-        if missing:
+        if missing := _missing(folder):
             raise FileNotFoundError(f"the repository has no {', '.join(missing)}")
     except Exception as error:  # many types: no network, no such repository, no permission to read it
+        hint = "" if name in WELL_KNOWN else f"\nIf the name is misspelt:{did_you_mean(name, WELL_KNOWN)}"
         raise ModelUnavailableError(
             f"Could not find the weights of {name!r}.\n"
             "  tried: a folder of that name: there is none\n"
@@ -75,7 +75,7 @@ def find_snapshot(name: str, *, download: bool) -> Path:
             f"  1. on a machine with network, run `hf download {name}`, which fills the cache named above;\n"
             "  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) here "
             "and pass its path instead of the name.\n"
-            f"To try deltaenergy without a download, use the bundled model `lite`.{_near_name(name)}"
+            f"To try deltaenergy without a download, use the bundled model `lite`.{hint}"
         ) from error
     return folder
 
@@ -137,7 +137,3 @@ def _cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-def _near_name(name: str) -> str:
-    return "" if name in WELL_KNOWN else f"\nIf the name is misspelt:{did_you_mean(name, WELL_KNOWN)}"

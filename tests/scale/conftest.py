@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import deltaenergy as de
+from tests.data.conftest import no_patience, s3_bucket, s3_environment, s3_store  # noqa: F401 (fixtures)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from deltaenergy.scale.ray import Cluster
 from deltaenergy.source import SourcePart
 from deltaenergy.store.folder import LocalFolder
 from tests.cli.runner import Result, Runner
+from tests.clouds import S3Bucket
 from tests.scale.conftest import Scene, draw
 from tests.scale.ray_here import own_ray
 
@@ -194,6 +195,33 @@ def test_what_is_wrong_is_said_before_anything_is_loaded(scene: Scene, tmp_path:
         with pytest.raises(InputError, match=words):
             score_on_ray(images, detector, out, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_ray
+def test_parts_and_table_are_at_a_url(
+    command: Runner, scene: Scene, s3_bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ["score", scene.store, "--detector", scene.detector]
+    assert command(*base, "--out", tmp_path / "alone.csv").code == 1, "one image could not be read"
+    shared = [*base, "--out", f"{s3_bucket.url}/out/v.csv", "--ray", "local"]
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    def nothing_is_left(_: Cluster, rows: Iterator[Any], *__: Any) -> Iterator[Any]:
+        assert list(rows) == []
+        return iter(())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scale_ray, "write_table", interrupted)
+        assert command(*shared).code == 130
+    parts = s3_bucket.list()
+    assert len(parts) == 5 and all(name.startswith("out/.deltaenergy-v.csv-") for name in parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cluster, "map", nothing_is_left)
+        assert command(*shared).code == 1
+    assert s3_bucket.list() == ["out/v.csv"]
+    assert s3_bucket.get("out/v.csv") == (tmp_path / "alone.csv").read_bytes()
 
 
 @needs_ray

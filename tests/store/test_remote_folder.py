@@ -429,6 +429,9 @@ def test_commands_take_addresses(
     with (tmp_path / "v.csv").open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["path"] for row in rows] == [f"{bucket.url}/photos/{name}" for name in sorted(PICTURES)[:-1]]
+    score = ["score", f"{bucket.url}/store", "--classes", "cat,dog", *model]
+    assert command(*score, "--out", f"{bucket.url}/out/v.csv").code == 0
+    assert bucket.get("out/v.csv") == (tmp_path / "v.csv").read_bytes()
     done = command("verify", f"{bucket.url}/store")
     assert done.code == 0 and "every byte as it was written" in done.out
 

@@ -1,7 +1,7 @@
 """Tables of verdicts in files: CSV, JSON lines, Parquet, or a spreadsheet (.xlsx), written as their rows come.
 
-A table gets its name when it is complete. If a run stops, the rows so far are kept, and a note on the exception says
-where.
+A table gets its name when it is complete; for a URL it is written on this machine first. If a run stops, the rows so
+far are kept, and a note on the exception says where.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any, Protocol, TextIO
 from xml.sax.saxutils import escape
 
 from deltaenergy.core.text import to_cell, to_json, visible
+from deltaenergy.data.remote.client import put_file
+from deltaenergy.data.remote.url import folder_of, is_url
 from deltaenergy.detector.fiftyone import check_fiftyone, names_fiftyone
 from deltaenergy.detector.verdict import arrow_schema
-from deltaenergy.errors import InputError, OutputError, did_you_mean
+from deltaenergy.errors import InputError, OutputError, UnreachableError, did_you_mean
 from deltaenergy.files import check_writable
 from deltaenergy.files.atomic import publish, temporary_folder
 from deltaenergy.files.output import move_aside
+from deltaenergy.store.folder import RemoteFolder
 
 Row = Mapping[str, Any]
 # Rows per Parquet row group.
@@ -49,22 +53,25 @@ _WORKBOOK = {
 
 def check_table(path: str | Path, argument: str = "path") -> None:
     """Raise `InputError` for a table that could not be written, before the work."""
-    path = Path(path)
     if names_fiftyone(path):
         check_writable(path, folder=True, argument=argument)
         check_fiftyone(path)
         return
-    if path.suffix.lower() not in FORMATS:
+    suffix = Path(path).suffix
+    if suffix.lower() not in FORMATS:
         raise InputError(
-            f"`{argument}` {path}: unknown ending {path.suffix!r}.{did_you_mean(path.suffix, FORMATS)} Or a folder "
-            "named fiftyone, for FiftyOne."
+            f"`{argument}` {path}: unknown ending {suffix!r}.{did_you_mean(suffix, FORMATS)} Or a folder named "
+            "fiftyone, for FiftyOne."
         )
-    check_writable(path, argument=argument)
+    if is_url(path):
+        RemoteFolder(folder_of(path)).exists(Path(path).name)
+    else:
+        check_writable(path, argument=argument)
 
 
 def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Sequence[str]) -> int:
     """Write rows as they come, in the format of the file's ending; returns their number."""
-    target = Path(os.path.realpath(path))
+    target = Path(tempfile.gettempdir(), Path(path).name) if is_url(path) else Path(os.path.realpath(path))
     with temporary_folder(target.parent) as folder:
         file, rows = folder / target.name, 0
         table = FORMATS[target.suffix.lower()](file, columns)
@@ -73,9 +80,9 @@ def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Seque
                 table.add(part)
                 rows += len(part)
             table.close()
-            publish(file, target)
-        except OSError as error:
-            reason = (error.strerror or str(error)).rstrip(".")
+            put_file(path, file) if is_url(path) else publish(file, target)
+        except (OSError, UnreachableError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
             message = f"The table could not be written to {path}: {reason[:1].lower()}{reason[1:]}."
             raise OutputError(f"{message} {_kept(table, file, target, rows)}".strip()) from error
         except BaseException as error:

@@ -63,12 +63,12 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if not path.exists():
             make_folder(path)
-            held.callback(_remove_empty, path)
+            held.callback(remove_empty, path)
         if not held.enter_context(try_lock(path / NAME, reentrant=True)):
             raise InputError(f"Another run is writing to {folder}. Wait for it, or choose another folder.")
         yield
 
 
-def _remove_empty(folder: Path) -> None:
+def remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # it has files, as it should
         folder.rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from deltaenergy.errors import OS_REMEDIES, DeltaEnergyError, InputError, OutputError
 from deltaenergy.files.atomic import file_to_write, temporary_folder
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as a `Path`, which has one slash less
 
 
 def check_writable(path: str | Path, *, folder: bool = False, argument: str = "") -> None:
@@ -23,6 +26,8 @@ def check_writable(path: str | Path, *, folder: bool = False, argument: str = ""
         argument: which argument of the call names it, for the message.
     """
     said = f"`{argument}` {path}" if argument else str(path)
+    if _URL.match(str(path)):
+        raise InputError(f"{said} is a URL. Give a path on this machine.")
     with _explained(said):
         if folder:
             wanted = Path(os.path.realpath(path))

@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy import __version__
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import Unreadable
-from deltaenergy.data.remote.url import is_url
+from deltaenergy.data.remote.url import folder_of, is_url
 from deltaenergy.detector.fiftyone import names_fiftyone
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.verdict import Counts, verdict_columns
 from deltaenergy.detector.verdict_files import check_table, write_table
-from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.errors import ArtifactError, InputError, first_line
 from deltaenergy.files import hash_value
-from deltaenergy.files.lock import lock_folder
+from deltaenergy.files.lock import lock_folder, remove_empty
 from deltaenergy.models.on import On
 from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import answering, open_work, raise_error, worker_settings
 from deltaenergy.source import SourcePart, as_source, check_has, open_part, parts_of, stores_of
-from deltaenergy.store.folder import LocalFolder
+from deltaenergy.store.folder import LocalFolder, StoreFolder, open_folder
 from deltaenergy.store.writer import Joiner, Work
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Cluster:
                 self._ray.shutdown()
                 if attempt == attempts - 1:
                     raise InputError(
-                        f"There is no Ray at `ray` {self._address}, or it does not start: {_first_line(error)}"
+                        f"There is no Ray at `ray` {self._address}, or it does not start: {first_line(error)}"
                     ) from error
 
     def _find_room(self) -> None:
@@ -170,7 +170,7 @@ class Cluster:
                 f"needs more memory than there is?). {_AGAIN}"
             ) from error
         except (ray.exceptions.RayError, ConnectionError) as error:
-            raise ArtifactError(f"Ray was lost: {_first_line(error)} {_AGAIN}") from error
+            raise ArtifactError(f"Ray was lost: {first_line(error)} {_AGAIN}") from error
 
     def _watched(self, answers: Any) -> Iterator[dict[str, Any]]:
         """The answers, which another thread waits for, while this one looks whether the cluster is alive."""
@@ -319,7 +319,7 @@ def score_on_ray(
 
 
 def score_parts(
-    folder: LocalFolder,
+    folder: StoreFolder,
     parts: Iterable[SourcePart],
     cluster: Cluster,
     actor: tuple[Any, ...],
@@ -399,7 +399,7 @@ def _files_of(detector: Detector) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def _read_part(folder: LocalFolder, name: str) -> pa.Table:
+def _read_part(folder: StoreFolder, name: str) -> pa.Table:
     """The verdicts of a part, with the column `error`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -414,24 +414,22 @@ def _read_part(folder: LocalFolder, name: str) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _parts_folder(out: str | Path, detector: Detector, batch_size: int, top_k: int) -> Iterator[LocalFolder]:
-    """A folder of ours next to `out`, removed if the block ends well. Only one run may use it."""
+def _parts_folder(out: str | Path, detector: Detector, batch_size: int, top_k: int) -> Iterator[StoreFolder]:
+    """A folder of ours next to `out`, removed if the block ends well. On a disk only one run may use it."""
     from deltaenergy.detector.saved import version_of
 
     asked = [__version__, version_of(detector), detector.require_threshold().slack, batch_size, top_k]
     table = Path(os.path.realpath(out))
-    folder = LocalFolder(table.with_name(f".deltaenergy-{table.name}-{hash_value(asked)}.parts"))
-    with lock_folder(folder.path):
+    name = f".deltaenergy-{table.name}-{hash_value(asked)}.parts"
+    folder = open_folder(f"{folder_of(out)}/{name}" if is_url(out) else table.with_name(name))
+    with contextlib.ExitStack() as held:
+        if isinstance(folder, LocalFolder):
+            held.callback(remove_empty, folder.path)
+            held.enter_context(lock_folder(folder.path))
         folder.tidy()
         yield folder
         for name in folder.sizes():
             folder.delete(name)
-    with contextlib.suppress(OSError):
-        folder.path.rmdir()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _use_one_core(device: str) -> None:

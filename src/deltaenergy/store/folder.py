@@ -142,7 +142,7 @@ class RemoteFolder:
     def __init__(self, url: str) -> None:
         self.path = self.address = checked_url(url, "The path given").rstrip("/")
         if is_web(self.path):
-            raise InputError(f"{self.path} is on a web server, which has no feature stores. Use s3://, gs:// or az://.")
+            raise InputError(f"{self.path} is on a web server; stores and tables can be at s3://, gs:// or az://.")
 
     def __str__(self) -> str:
         return self.path
@@ -221,6 +221,6 @@ def _while_others_remove(work: Callable[[], bool]) -> bool:
 
 def open_folder(path: str | os.PathLike[str]) -> StoreFolder:
     """The folder that a path or URL names; it need not exist."""
-    if isinstance(path, str) and is_url(path):
+    if is_url(path):
         return RemoteFolder(path)
     return LocalFolder(user_path(path))

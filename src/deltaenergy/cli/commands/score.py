@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,10 +14,8 @@ from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 
 TableOption = Annotated[
-    Path | None,
-    o.unset(
-        "--out", "-o", help="Write the table to FILE.csv, .jsonl, .parquet or .xlsx, or to a folder named fiftyone."
-    ),
+    str | None,
+    o.unset("--out", "-o", help="Write FILE.csv, .jsonl, .parquet or .xlsx (also a URL), or a folder named fiftyone."),
 ]
 
 

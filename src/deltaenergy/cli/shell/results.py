@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector.verdicts import Verdicts
 
 
-def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = None, json: bool = False) -> None:
+def show(verdicts: Scoring, *, out: str | None = None, report: Path | None = None, json: bool = False) -> None:
     """Print or write verdicts: to a file or a pipe as they come; a terminal, JSON and a report need all of them.
 
     A report is written before anything is printed, so a closed standard output cannot stop it.

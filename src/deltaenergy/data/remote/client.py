@@ -1,4 +1,4 @@
-"""Six requests to object stores and web servers: `head`, `get`, `get_range`, `list_objects`, `put`, `delete`.
+"""Requests to object stores and web servers: `head`, `get`, `get_range`, `list_objects`, `put`, `put_file`, `delete`.
 
     s3://bucket/a.jpg    gs://bucket/a.jpg    az://container/a.jpg    https://host/a.jpg
 
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltaenergy.data.remote.buckets import open_bucket
@@ -149,6 +150,11 @@ def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None 
         if if_match is None:
             raise
         return None  # it was removed
+
+
+def put_file(url: str, file: Path) -> None:
+    """Write an object with the bytes of a file, in parts if it is large, whole or not at all."""
+    _ask(url, lambda store, key: store.put(key, file))
 
 
 def delete(url: str) -> None:

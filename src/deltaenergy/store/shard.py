@@ -39,7 +39,7 @@ FORMAT = "deltaenergy feature store 3"
 MANIFEST = "store.json"
 DTYPES = ("float32", "float16")
 INDEX = ("id", "label", "domain", "content", "stamp", "error")
-REPAIR = "Repair it with its images: `deltaenergy verify STORE --repair IMAGES`, or `repair_store` in Python."
+REPAIR = "Repair it with `deltaenergy verify` or `repair_store`, and the images that it was made from."
 
 _Count = Annotated[int, schema.whole(0)]
 _Number = Annotated[int, schema.whole(1)]

@@ -56,7 +56,7 @@ def test_the_old_table_stays_until_the_new_one_is_whole(bucket: Bucket, temporar
 
 def test_a_table_that_cannot_be_uploaded_is_kept(bucket: Bucket, tmp_path: Path, temporary: Path) -> None:
     bucket.front.always = store_error(403, "AuthorizationPermissionMismatch")
-    with pytest.raises(OutputError, match=r"could not be written to .*v\.csv") as caught:
+    with pytest.raises(OutputError, match=r"v\.csv") as caught:
         write_table(f"{bucket.url}/v.csv", PARTS, COLUMNS)
     (kept,) = temporary.iterdir()
     assert str(kept) in str(caught.value)

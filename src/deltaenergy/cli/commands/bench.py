@@ -232,9 +232,9 @@ def report(
 @command("Research", "deltaenergy theory detector/ --id good/ --open other/ --report theory.html")
 def theory(
     by: Annotated[str, typer.Argument(help="Folder of a detector, from tune or calibrate.", metavar="DETECTOR")],
-    known: Annotated[Path, typer.Option("--id", help="Images of its classes, one subfolder per class.")],
+    known: Annotated[str, typer.Option("--id", help="Images of its classes, one subfolder per class.")],
     unknown: Annotated[
-        Path | None, o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1.")
+        str | None, o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1.")
     ] = None,
     against: Annotated[Path | None, o.unset(help="Detector tuned without EBM, for Theorem 4's comparison.")] = None,
     domains: Annotated[bool, typer.Option("--domains", help="--id has DOMAIN/CLASS/ rather than CLASS/.")] = False,

@@ -28,7 +28,7 @@ RECIPE = ("epochs", "lr", "batch_size", "views")
 
 @command("Make a detector", "deltaenergy tune --train few/ --shots 16 --out tuned/")
 def tune(
-    train: Annotated[Path, typer.Option(help="Folder with one subfolder of images per class, or a feature store.")],
+    train: Annotated[str, typer.Option(help="Folder with one subfolder of images per class, or a feature store.")],
     out: o.OutDetectorOption,
     method: Annotated[
         list[str] | None,
@@ -39,7 +39,7 @@ def tune(
             show_default=DEFAULT_METHOD,
         ),
     ] = None,
-    val: Annotated[Path | None, o.unset(help="Validation images, as --train: keep the best epoch.")] = None,
+    val: Annotated[str | None, o.unset(help="Validation images, as --train: keep the best epoch.")] = None,
     shots: Annotated[int, typer.Option(min=1, help="Training images per class.")] = 16,
     seed: Annotated[
         int, typer.Option(min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order).")
@@ -58,7 +58,7 @@ def tune(
         ),
     ] = None,
     id_images: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--id", help="Known images for the threshold.", show_default="--val, or unused images"),
     ] = None,
     score: o.ScoreOption = None,

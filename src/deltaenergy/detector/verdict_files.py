@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 from deltaenergy.core.text import to_cell, to_json, visible
 from deltaenergy.data.remote.client import put_file
-from deltaenergy.data.remote.url import folder_of, is_url
+from deltaenergy.data.remote.url import checked_url, folder_of, is_url
 from deltaenergy.detector.fiftyone import check_fiftyone, names_fiftyone
 from deltaenergy.detector.verdict import arrow_schema
 from deltaenergy.errors import InputError, OutputError, UnreachableError, did_you_mean
@@ -64,7 +64,7 @@ def check_table(path: str | Path, argument: str = "path") -> None:
             "fiftyone, for FiftyOne."
         )
     if is_url(path):
-        RemoteFolder(folder_of(path)).exists(Path(path).name)
+        RemoteFolder(f"{folder_of(path)}/").exists(Path(path).name)
     else:
         check_writable(path, argument=argument)
 
@@ -80,7 +80,7 @@ def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Seque
                 table.add(part)
                 rows += len(part)
             table.close()
-            put_file(path, file) if is_url(path) else publish(file, target)
+            put_file(checked_url(path), file) if is_url(path) else publish(file, target)
         except (OSError, UnreachableError) as error:
             reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
             message = f"The table could not be written to {path}: {reason[:1].lower()}{reason[1:]}."

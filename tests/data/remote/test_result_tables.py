@@ -34,7 +34,8 @@ def test_the_same_bytes_as_on_disk(bucket: Bucket, tmp_path: Path, temporary: Pa
     bucket.put({f"out/v.{ending}": b"old"})
     check_table(url)
     assert bucket.get(f"out/v.{ending}") == b"old"
-    assert write_table(url, PARTS, COLUMNS) == write_table(file, PARTS, COLUMNS) == 6
+    written = write_table(url.replace(bucket.kind, bucket.kind.upper(), 1), PARTS, COLUMNS)
+    assert written == write_table(file, PARTS, COLUMNS) == 6
     assert bucket.get(f"out/v.{ending}") == file.read_bytes()
     assert bucket.list() == [f"out/v.{ending}"] and list(temporary.iterdir()) == []
 
@@ -70,6 +71,8 @@ def test_what_is_wrong_is_said_before_the_work(bucket: Bucket, monkeypatch: pyte
         check_table("https://host/v.csv", "out")
     with pytest.raises(InputError, match=r"`out`.*'\.csw'"):
         check_table(f"{bucket.url}/v.csw", "out")
+    with pytest.raises(InputError, match="no bucket"):
+        check_table("s3://v.csv", "out")
     with pytest.raises(UnreachableError, match="no such bucket"):
         check_table(f"{bucket.url}-other/v.csv", "out")
     for given in (f"{bucket.url}/fiftyone", Path(f"{bucket.url}/fiftyone")):

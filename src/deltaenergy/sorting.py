@@ -160,7 +160,7 @@ def _file_of(item: ImageItem, how: str) -> Path:
         return item.path
     if item.problem is not None:
         return Path(item.id)
-    raise InputError(f"{item.id} is not a file on a disk: download or unpack it to {how} it, and give the folder.")
+    raise InputError(f"{item.id} is in an archive or feature store, or at a URL: to {how} it, copy it to a folder.")
 
 
 def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:

@@ -244,7 +244,9 @@ def test_ctrl_c_is_heard_while_a_store_is_silent(s3_bucket: S3Bucket) -> None:
         return over.wait(60)
 
     s3_bucket.front.loses = waits
-    program = f"from deltaenergy.data.remote.client import head; head('{s3_bucket.url}/a')"
+    # What a shell starts in the background ignores Ctrl-C, and so does all that it starts.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += f"from deltaenergy.data.remote.client import head; head('{s3_bucket.url}/a')"
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     assert asked.wait(60)
     process.send_signal(signal.SIGINT)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import gc
 import io
 import os
 import shutil
@@ -143,6 +144,8 @@ def fail(action: Callable[[], object], within: Path, fault: Fault | None = None)
         except Exception as error:
             kinds = [kind.__name__ for kind in type(error).__mro__]
             outcome = Outcome("raised", error=" ".join(kinds), message=str(error))
+    if outcome.ended == "raised":
+        gc.collect()  # a lock whose release failed is held by what the error refers to; a new process has none of it
     outcome.operations, outcome.printed = watch.operations, printed.getvalue()
     return outcome
 

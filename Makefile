@@ -128,7 +128,7 @@ bench: $(BIN)/.dev
 	@for script in $$(grep -l __main__ bench/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 fuzz: $(BIN)/.dev
-	$(BIN)/python -W ignore -m tests.faults $(SEED)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.faults $(SEED)
 	$(BIN)/python -W ignore -m tests.store.campaigns $(SEED)
 	$(BIN)/python -W ignore -m tests.scale.kills 20 $(SEED)
 	@if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python -W ignore -m tests.scale.ray_kills 20 $(SEED); fi

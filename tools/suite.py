@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINT = ("ruff check .", "ruff format --check .", "mypy")
-FILES = 8
+FILES = 6
 QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")  # of plugins that are shared
 CAMPAIGNS = ("-m", "", "--hypothesis-profile=campaign")
 # Processes side by side keep to one thread each; scripts that tests start write what they compile.

@@ -44,7 +44,7 @@ def told():
     print(peak.split()[1], time.process_time() - began, file=sys.stderr)
 atexit.register(told)
 if sys.argv[1] == "evaluate-values":
-    de.evaluate(detector.classifier, detector.scorer, sys.argv[2], (), sys.argv[3], detector=detector, resamples=0)
+    de.evaluate(detector, id_sets=sys.argv[2], open_sets=sys.argv[3], resamples=0)
 else:
     runpy.run_module("deltaenergy", run_name="__main__", alter_sys=True)
 """

@@ -96,7 +96,7 @@ class Scoring(VerdictStream):
     def write(self, path: str | Path) -> int:
         """Write the table to FILE.csv, .jsonl, .parquet or .xlsx as rows come, or to a folder named fiftyone.
 
-        Returns the number of images.
+        A file may also be a URL in cloud storage. Returns the number of images.
         """
         check_table(path)
         if names_fiftyone(path):

@@ -269,7 +269,7 @@ def score_on_ray(
     Args:
         images: paths or URLs of images, or of one feature store.
         detector: a detector's folder. It must be given, as must `out`.
-        out: the table, FILE.csv, .jsonl, .parquet or .xlsx.
+        out: the table, FILE.csv, .jsonl, .parquet or .xlsx, or its URL in cloud storage.
         ray: `local` starts Ray on this machine, `auto` uses the running one, or HOST:PORT.
         workers: number of actors; by default one per CPU, or per GPU where the device is one.
         top_k: number of closest classes to report per image.
